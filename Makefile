@@ -1,0 +1,69 @@
+# `make demo` and `make test` need nothing but make and a supported Python.
+
+VENV ?= .venv
+OUTPUT_DIR ?= outputs/bernoulli
+JOBS ?= 2
+
+# The first interpreter that runs (a shim may exist and fail) and is supported.
+SUPPORTED := import sys; sys.exit(not (3, 10) <= sys.version_info[:2] < (3, 13))
+PYTHON ?= $(shell for python in python3 python3.12 python3.11 python3.10; do \
+  if $$python -c '$(SUPPORTED)' >/dev/null 2>&1; then \
+  echo $$python; break; fi; done)
+
+RUN := $(VENV)/bin/python
+export TF_CPP_MIN_LOG_LEVEL ?= 2
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help demo lint test test-all format wheel clean
+
+help:  ## List the commands
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1:\2/p' $(MAKEFILE_LIST) \
+	  | awk -F: '{ printf "%-16s %s\n", $$1, $$2 }'
+
+demo: $(VENV)/.installed-examples  ## Run the Bernoulli experiment, draw its plot
+	$(RUN) examples/bernoulli.py --output_dir='$(OUTPUT_DIR)'
+	@echo 'The plot is here:' && ls '$(OUTPUT_DIR)'/*.png
+
+lint: $(VENV)/.installed-test  ## Check style and format
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+
+test: lint  ## Check style and format, run the tests
+	$(RUN) -m pytest -n $(JOBS)
+
+test-all: lint  ## The same with the longer randomised tests
+	$(RUN) -m pytest -n $(JOBS) -m 'slow or not slow'
+
+format: $(VENV)/.installed-test  ## Format the code and repair what lint can
+	$(RUN) -m ruff check --fix .
+	$(RUN) -m ruff format .
+
+wheel: $(VENV)/.installed-test  ## Build a wheel into dist/
+	rm -rf build
+	$(RUN) -m build --wheel
+
+clean:  ## Remove builds and caches; keep the environment and outputs/
+	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find tfp_rb tests examples -name __pycache__ -type d -prune \
+	  -exec rm -rf {} + 2>/dev/null || true
+
+# `.installed-x` says that the package is installed with the extra `x`, and is
+# as old as the start of that installation: it appears only on success, and an
+# edit of setup.py in the meantime counts as newer. `test` contains `examples`.
+$(VENV)/.installed-%: setup.py
+	@{ test -f '$(VENV)/pyvenv.cfg' && $(RUN) -m pip --version; } \
+	  >/dev/null 2>&1 || { \
+	  $(PYTHON) -c '$(SUPPORTED)' 2>/dev/null || { \
+	    echo 'Python 3.10, 3.11 or 3.12 is needed and was not found. Install' \
+	      'one, or name it: make PYTHON=/path/to/python3.11 ...' >&2; exit 1; }; \
+	  echo 'Creating $(VENV) with $(PYTHON).'; \
+	  rm -f '$(VENV)'/bin/python*; \
+	  $(PYTHON) -m venv '$(VENV)'; }
+	@echo 'Installing tfp_rb[$*] into $(VENV), which may take some minutes.'
+	@rm -f $@ && touch $@.started
+	@$(RUN) -m pip install -qq --disable-pip-version-check \
+	  --editable '.[$*]'
+	@mv $@.started $@
+	@test '$*' != test || cp -p $@ $(VENV)/.installed-examples

@@ -1,0 +1,91 @@
+"""Packaging of `tfp_rb`."""
+
+import pathlib
+import re
+
+from setuptools import find_packages, setup
+
+ROOT = pathlib.Path(__file__).resolve().parent
+
+
+def _read_version():
+  # Read, not imported: importing the package would need TensorFlow here.
+  text = (ROOT / 'tfp_rb' / 'version.py').read_text(encoding='utf-8')
+  return re.search(r"^__version__ = '([^']+)'$", text, re.MULTILINE).group(1)
+
+
+EXAMPLES = [
+  'absl-py',
+  # TFDS 4.9.10 imports `importlib_resources` without requiring it.
+  'importlib_resources',
+  'matplotlib',
+  'tensorflow-datasets',
+  'tqdm',
+]
+TEST = EXAMPLES + [
+  'build',
+  'hypothesis',
+  'pytest',
+  'pytest-xdist',
+  'ruff>=0.17,<0.18',  # a new minor version may format differently
+  'scipy',
+  # The packaging test builds a wheel without downloading a build environment.
+  'setuptools>=64',
+  'wheel',
+]
+NOTEBOOKS = EXAMPLES + ['ipykernel', 'nbclient', 'nbformat']
+BENCHMARKS = EXAMPLES + ['storchastic', 'torch']
+
+setup(
+  name='tfp_rb',
+  version=_read_version(),
+  description=(
+    'Rao-Blackwellized gradients of expectations over discrete '
+    'distributions, for TensorFlow Probability'
+  ),
+  long_description=(ROOT / 'README.md').read_text(encoding='utf-8'),
+  long_description_content_type='text/markdown',
+  author='The tfp_rb authors',
+  license='Apache-2.0',
+  license_files=['LICENSE'],
+  packages=find_packages(include=['tfp_rb', 'tfp_rb.*']),
+  package_data={'tfp_rb': ['py.typed']},
+  zip_safe=False,
+  python_requires='>=3.10,<3.13',
+  install_requires=[
+    'numpy>=1.26',
+    # TFP 0.25 imports `distutils`, which left the standard library in 3.12.
+    "setuptools; python_version >= '3.12'",
+    'tensorflow>=2.18,<2.22',
+    'tensorflow-probability[tf]>=0.25,<0.27',
+  ],
+  extras_require={
+    'examples': EXAMPLES,
+    'test': TEST,
+    'notebooks': NOTEBOOKS,
+    'benchmarks': BENCHMARKS,
+    'dev': sorted(set(TEST + NOTEBOOKS)),
+  },
+  classifiers=[
+    'Development Status :: 3 - Alpha',
+    'Intended Audience :: Developers',
+    'Intended Audience :: Science/Research',
+    'Operating System :: OS Independent',
+    'Programming Language :: Python :: 3',
+    'Programming Language :: Python :: 3 :: Only',
+    'Programming Language :: Python :: 3.10',
+    'Programming Language :: Python :: 3.11',
+    'Programming Language :: Python :: 3.12',
+    'Topic :: Scientific/Engineering :: Artificial Intelligence',
+    'Topic :: Scientific/Engineering :: Mathematics',
+    'Typing :: Typed',
+  ],
+  keywords=[
+    'discrete latent variables',
+    'gradient estimation',
+    'Rao-Blackwellization',
+    'REINFORCE',
+    'tensorflow probability',
+    'variance reduction',
+  ],
+)

@@ -1,0 +1,66 @@
+"""Checks of arguments; every message says what must hold and what came."""
+
+import operator
+
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+__all__ = ['check_discrete', 'check_int', 'checked_function']
+
+
+def check_int(value, name, minimum):
+  """Returns `value` if it is a Python (or numpy) int of at least `minimum`."""
+  try:
+    number = operator.index(value)
+  except TypeError:
+    number = None
+  if number is None or isinstance(value, bool) or tf.is_tensor(value):
+    raise TypeError(
+      f'`{name}` must be a Python int, since shapes are static, but is '
+      f'{value!r}. Pass a plain number.'
+    )
+  if number < minimum:
+    raise ValueError(
+      f'`{name}` must be at least {minimum}, but is {value}. Pass a larger '
+      'number.'
+    )
+  return number
+
+
+def check_discrete(distribution):
+  """Raises unless `distribution` is a TFP distribution that may be discrete."""
+  if not isinstance(distribution, tfp.distributions.Distribution):
+    raise TypeError(
+      '`distribution` must be a `tfp.distributions.Distribution`, but is '
+      f'{distribution!r}. Pass the distribution itself, e.g. '
+      '`tfd.Categorical(logits=logits)`.'
+    )
+  reparameterized = tfp.distributions.FULLY_REPARAMETERIZED
+  if distribution.reparameterization_type == reparameterized:
+    raise TypeError(
+      '`distribution` must be discrete, but '
+      f'`{type(distribution).__name__}` is continuous and reparameterizable. '
+      'Use `tfp.monte_carlo.expectation` for it.'
+    )
+
+
+def checked_function(f, distribution):
+  """Returns `f` with its result checked: `[m] + batch_shape`, floating."""
+
+  def checked(values):
+    result = tf.convert_to_tensor(f(values))
+    expected = values.shape[:1] + distribution.batch_shape
+    if not result.dtype.is_floating:
+      raise TypeError(
+        '`f` must return a floating-point Tensor, but returned one of '
+        f'{result.dtype.name}. Cast it, e.g. by `tf.cast(..., tf.float32)`.'
+      )
+    if not result.shape.is_compatible_with(expected):
+      raise ValueError(
+        f'`f` must return a Tensor of shape [m] + batch_shape, {expected}, for '
+        f'atoms of shape {values.shape}, but returned shape {result.shape}. '
+        'Reduce over the event, and keep the first axis and the batch.'
+      )
+    return result
+
+  return checked

@@ -1,0 +1,94 @@
+"""Random numbers that are the same in eager, graph and XLA.
+
+All randomness of registered families passes through `uniform`. Float draws of
+TensorFlow differ between eager mode and XLA for the same stateless seed, and so
+do the seeds of `tfp.random.split_seed`, which does not name its generator. The
+full-range integer bits of Philox agree, so all are made from those.
+"""
+
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+__all__ = ['draw_index', 'search_index', 'split_seed', 'uniform']
+
+
+def split_seed(seed, n):
+  """Returns `n` stateless seeds, equal in eager, graph and XLA.
+
+  Args:
+    seed: As in TFP: `int32[2]`, or an `int` or `None` for a stateful one.
+    n: Python `int`.
+
+  Returns:
+    seeds: List of `n` `Tensor`s, `int32[2]`.
+  """
+  return tf.unstack(_bits([n, 2], tfp.random.sanitize_seed(seed), tf.int32))
+
+
+def _bits(shape, seed, dtype):
+  return tf.random.stateless_uniform(
+    shape, seed, minval=None, maxval=None, dtype=dtype, alg='philox'
+  )
+
+
+def uniform(shape, seed, dtype):
+  """Returns uniforms strictly between 0 and 1, equal in eager, graph and XLA.
+
+  Args:
+    shape: Shape of the result, a list of ints and scalar Tensors.
+    seed: Stateless seed, `int32[2]`.
+    dtype: `tf.float32` (23 random bits) or `tf.float64` (52 random bits).
+
+  Returns:
+    u: `Tensor` of `shape` and `dtype`; neither 0 nor 1 can occur.
+  """
+  integer, num_bits = (
+    (tf.int64, 52) if tf.as_dtype(dtype) == tf.float64 else (tf.int32, 23)
+  )
+  kept = tf.bitwise.bitwise_and(
+    _bits(shape, seed, integer), tf.constant(2**num_bits - 1, integer)
+  )
+  return (tf.cast(kept, dtype) + 0.5) * 2.0**-num_bits
+
+
+def search_index(masses, u):
+  """Returns the index at which the cumulated `masses` pass `u` of their total.
+
+  An index of mass 0 is never returned, whatever the rounding of the sums,
+  unless all masses are 0; then it is some valid index.
+
+  Args:
+    masses: Non-negative floating-point `Tensor` of shape `[..., size]`.
+    u: `Tensor` of shape `[...]` with values in (0, 1), same dtype.
+
+  Returns:
+    index: `int32` `Tensor` of shape `[...]`.
+  """
+  size = masses.shape[-1]
+  cumulated = tf.cumsum(masses, axis=-1)
+  threshold = u[..., tf.newaxis] * tf.reduce_max(
+    cumulated, axis=-1, keepdims=True
+  )
+  # The first index with mass beyond the threshold, as a plain minimum: an
+  # argmax is several times slower under XLA on a CPU.
+  beyond = (cumulated > threshold) & (masses > 0.0)
+  first = tf.reduce_min(tf.where(beyond, tf.range(size), size), axis=-1)
+  # Rounding can leave no such index. The heaviest one stands in.
+  heaviest = tf.argmax(masses, axis=-1, output_type=tf.int32)
+  return tf.where(first < size, first, heaviest)
+
+
+def draw_index(masses, num_draws, seed):
+  """Draws indices in proportion to `masses`, by inverse CDF.
+
+  Args:
+    masses: Non-negative floating-point `Tensor` of shape `[rows, size]`, not
+      necessarily normalised; `size` is static.
+    num_draws: Python `int`, independent draws for each row.
+    seed: Stateless seed, `int32[2]`.
+
+  Returns:
+    index: `int32` `Tensor` of shape `[num_draws, rows]`.
+  """
+  u = uniform([num_draws, tf.shape(masses)[0]], seed, masses.dtype)
+  return search_index(masses[tf.newaxis], u)

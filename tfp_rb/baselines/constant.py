@@ -1,0 +1,70 @@
+"""A given level."""
+
+import numpy as np
+import tensorflow as tf
+
+from tfp_rb.baselines.base import Baseline, Correction
+
+__all__ = ['Constant', 'as_baseline']
+
+
+def as_baseline(baseline):
+  """Returns the `Baseline` that `REINFORCE(baseline=...)` was given.
+
+  Args:
+    baseline: A `Baseline`, a number, a `Tensor` or `None`.
+
+  Returns:
+    baseline: A `Baseline`.
+  """
+  if isinstance(baseline, Baseline):
+    return baseline
+  is_number = isinstance(baseline, (int, float, np.ndarray, np.generic))
+  if baseline is None or is_number or tf.is_tensor(baseline):
+    return Constant(0.0 if baseline is None else baseline)
+  raise TypeError(
+    '`baseline` must be one of `tfp_rb.baselines`, a number or a Tensor of the '
+    f'batch shape, but is {baseline!r}. Write, for example, '
+    '`baseline=tfp_rb.baselines.LeaveOneOut()`.'
+  )
+
+
+class Constant(Baseline):
+  """A given level, one for all or one for each batch member.
+
+  Unbiased; no further evaluation of `f`. `REINFORCE(baseline=3.)` makes one.
+
+  #### Examples
+
+  ```python
+  tfp_rb.REINFORCE(baseline=3.).baseline.get_config()  # ==> {'level': 3.0}
+  ```
+  """
+
+  def __init__(self, level=0.0, name=None):
+    """Makes the baseline.
+
+    Args:
+      level: A number, or a `Tensor` of the batch shape of the distribution.
+      name: Python `str`, name of the `tf.Module`.
+    """
+    super().__init__(name=name)
+    self.level = level
+
+  def evaluate(self, distribution, atoms, value, extra_value):
+    del distribution, atoms, extra_value
+    level = tf.convert_to_tensor(self.level, dtype_hint=value.dtype)
+    if not _broadcasts_to(level.shape, value.shape[1:]):
+      raise ValueError(
+        '`baseline` must be a number or have the batch shape of the '
+        f'distribution, {value.shape[1:]}, but has shape {level.shape}. '
+        'Broadcast or reduce it to that shape.'
+      )
+    return Correction(tf.cast(level, value.dtype))
+
+
+def _broadcasts_to(shape, target):
+  try:
+    return tf.broadcast_static_shape(shape, target).is_compatible_with(target)
+  except ValueError:
+    return False

@@ -1,0 +1,57 @@
+"""A level that is learned by regression."""
+
+import tensorflow as tf
+
+from tfp_rb._atoms import is_draw
+from tfp_rb.baselines.base import Baseline, Correction
+
+__all__ = ['Learned']
+
+
+class Learned(Baseline):
+  """One scalar variable, learned by regression on the draws.
+
+  Unbiased; no further evaluation of `f`. The mean over the draws of
+  `(f - b)^2` travels in `auxiliary` and reaches only this variable, so the
+  optimizer that trains the model with `loss` trains the baseline, too. It is
+  taken over the draws from the rest, since only these have variance.
+
+  #### Examples
+
+  ```python
+  estimator = tfp_rb.REINFORCE(baseline=tfp_rb.baselines.Learned())
+  q = tfp.distributions.Bernoulli(logits=0.)
+  with tf.GradientTape() as tape:
+    loss = tfp_rb.expectation(lambda z: 0. * tf.cast(z, tf.float32) + 3.,
+                              q, estimator)
+  tape.gradient(loss, estimator.trainable_variables)[0]  # ==> -6.0
+  ```
+  """
+
+  def __init__(self, initial_value=0.0, name=None):
+    """Makes the baseline.
+
+    Args:
+      initial_value: A number; a numpy scalar or a Tensor sets the dtype of the
+        variable, otherwise float32.
+      name: Python `str`, name of the `tf.Module`.
+    """
+    super().__init__(name=name)
+    self.initial_value = initial_value
+    has_dtype = hasattr(initial_value, 'dtype')
+    self.level = tf.Variable(
+      initial_value,
+      dtype=initial_value.dtype if has_dtype else tf.float32,
+      name='level',
+    )
+
+  def evaluate(self, distribution, atoms, value, extra_value):
+    del distribution, extra_value
+    level = tf.cast(self.level, value.dtype)
+    # A draw of weight 0 is no draw: its rest is empty.
+    counted = tf.cast(is_draw(atoms) & (atoms.weights > 0.0), value.dtype)
+    error = tf.reduce_sum(counted * (value - level) ** 2, axis=0)
+    return Correction(
+      tf.stop_gradient(level),
+      tf.math.divide_no_nan(error, tf.reduce_sum(counted, axis=0)),
+    )

@@ -1,0 +1,105 @@
+"""The other draws as a baseline."""
+
+import tensorflow as tf
+
+from tfp_rb.baselines._draws import draws_and_sums
+from tfp_rb.baselines.base import Baseline, Correction
+
+__all__ = ['LeaveOneOut']
+
+
+class LeaveOneOut(Baseline):
+  """For each draw, what the other draws and the summed atoms say of `f`.
+
+  Unbiased, and free: no further evaluation of `f`. With `B` the sum of `q f`
+  over the summed atoms, `R = q(rest)`, `M` draws and `mu_j` the mean of `f`
+  over the draws other than `j`,
+
+  ```none
+  'rest':   b_j = mu_j                    aims at E[f | rest]
+  'all':    b_j = B + R mu_j              aims at E[f]
+  'mixed':  b_j = h B + (1 - (1 - R) h) mu_j,   h = R / (2 (M - 1)^2)
+  ```
+
+  Without summed atoms the three coincide; they ignore a constant added to `f`.
+  After the summation only the draws have variance, so `E[f | rest]` is the
+  right aim; 'all' misses it but is less noisy. 'mixed' leans towards 'all'
+  only where `mu_j` is a single draw and the rest is heavy.
+
+  With one draw there is no other one; then `b = B / (1 - R)`, the mean of `f`
+  over the summed atoms, in every form. It is the only choice that ignores an
+  added constant; `f` lower at the likely atoms than elsewhere is its weak spot.
+
+  By enumeration over 41,755 problems (3 to 10 values, 1 to 5 of them summed,
+  flat to concentrated `q`; `f` random, shifted, with outliers, low where `q` is
+  high), variance over that of the better of 'rest' and 'all':
+
+  ```none
+            geometric mean   median    95 %    99 %   largest
+  'rest'         1.18         1.03      1.8     2.2     3.5
+  'all'          1.99         1.00     26     283      5e8
+  'mixed'        1.15         1.05      1.7     2.1     3e7
+  none           5.0          1.4     325    3150      2e10
+  ```
+
+  Of the shares that depend on `q` alone only 0, i.e. 'rest', bounds that ratio:
+  where `f` happens to be constant on the rest, 'rest' has no variance at all,
+  and any other share has some. It is little: in units of `R^2 Var[f] / M`
+  'mixed' is nowhere more than 0.11 above 'rest', 'all' up to 7.9. With one draw
+  (23,491 problems), variance over the least of `b = 0`, `B` and `B / (1 - R)`:
+  geometric means 3.1, 2.2 and 1.7; 95 % quantiles 150, 29 and 14. All figures:
+  `python examples/benchmarks/leave_one_out.py`.
+
+  #### Examples
+
+  ```python
+  estimator = tfp_rb.rao_blackwellize(
+      tfp_rb.REINFORCE(baseline=tfp_rb.baselines.LeaveOneOut(),
+                       num_samples=2), num_summed=1)
+  q = tfp.distributions.Poisson(rate=3.)
+  tfp_rb.expectation(lambda z: 7. + 0. * z, q, estimator)  # ==> 7.0
+  ```
+
+  #### References
+
+  [1]: Wouter Kool, Herke van Hoof, Max Welling. Buy 4 REINFORCE samples, get a
+       baseline for free! _ICLR workshop_, 2019.
+  """
+
+  _FORMS = ('mixed', 'rest', 'all')
+
+  def __init__(self, form='mixed', name=None):
+    """Makes the baseline.
+
+    Args:
+      form: `'mixed'`, `'rest'` or `'all'`.
+      name: Python `str`, name of the `tf.Module`.
+
+    Raises:
+      ValueError: `form` is none of these.
+    """
+    super().__init__(name=name)
+    if form not in self._FORMS:
+      raise ValueError(
+        f'`form` must be one of {self._FORMS}, but is {form!r}. The default is '
+        "'mixed'."
+      )
+    self.form = form
+
+  def evaluate(self, distribution, atoms, value, extra_value):
+    del distribution, extra_value
+    parts = draws_and_sums('LeaveOneOut', atoms, value)
+    summed = parts.summed(value)
+    others = parts.mean_of_others(value)
+    rest = parts.rest_weight
+    if self.form == 'rest':
+      share = tf.zeros_like(rest)
+    elif self.form == 'all':
+      share = tf.ones_like(rest)
+    else:
+      share = tf.math.divide_no_nan(rest, 2.0 * (parts.num_draws - 1.0) ** 2)
+    level = share * summed + (1.0 - share * parts.summed_weight) * others
+    alone = tf.math.divide_no_nan(summed, parts.summed_weight)
+    return Correction(
+      parts.level(tf.where(parts.num_draws > 1.0, level, alone))
+    )

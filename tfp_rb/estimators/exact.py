@@ -1,0 +1,58 @@
+"""The exact gradient, by enumeration."""
+
+import tensorflow as tf
+
+from tfp_rb import _gradient
+from tfp_rb._atoms import make_atoms
+from tfp_rb.estimators.base import Estimate, GradientEstimator
+from tfp_rb.partitions.base import find_partition
+
+__all__ = ['Exact']
+
+_MOST_VALUES = 2**20
+
+
+class Exact(GradientEstimator):
+  """Sums over all values: the exact gradient, without noise.
+
+  ```none
+  sum_z q(z) (f(z) grad log q(z) + grad f(z))
+  ```
+
+  Costs as many evaluations of `f` as the distribution has values, in one call.
+
+  #### Examples
+
+  ```python
+  q = tfp.distributions.Binomial(total_count=4., probs=0.5)
+  tfp_rb.expectation(lambda z: z**2, q, tfp_rb.Exact())  # ==> 5.0
+  ```
+  """
+
+  def __init__(self, name=None):
+    """Makes the estimator.
+
+    Args:
+      name: Python `str`, name of the `tf.Module`.
+    """
+    super().__init__(name=name)
+
+  def sample_atoms(self, distribution, seed):
+    del seed
+    num_values = find_partition(distribution, 0).num_values
+    if num_values is None or num_values > _MOST_VALUES:
+      found = num_values or 'infinitely many, or a number not known statically'
+      raise ValueError(
+        f'`Exact` needs a `distribution` of at most {_MOST_VALUES} values, but '
+        f'`{type(distribution).__name__}` has {found}. Sum the most probable '
+        'ones and draw the rest: '
+        '`tfp_rb.rao_blackwellize(tfp_rb.REINFORCE(), num_summed=k)`.'
+      )
+    every = find_partition(distribution, num_values)
+    return make_atoms(every, every.values, every.weights, num_values)
+
+  def evaluate(self, f, distribution, atoms, seed):
+    del distribution, seed
+    value = f(atoms.values)
+    ratio = tf.cast(_gradient.likelihood_ratio(atoms.log_prob), value.dtype)
+    return Estimate(value, surrogate=value * ratio)

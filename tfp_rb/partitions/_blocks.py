@@ -1,0 +1,172 @@
+"""A long table of log-masses, searched in two levels.
+
+The best entries and a draw from the others need two passes over the table, a
+maximum and a sum of exponentials by blocks of about `sqrt(size)` entries; what
+follows looks into few blocks only. (`tf.math.top_k` of the whole table costs
+several such passes, `tf.random.stateless_categorical` one Gumbel per entry.)
+"""
+
+import numpy as np
+import tensorflow as tf
+
+from tfp_rb import _random
+
+__all__ = ['BlockedTable']
+
+
+class BlockedTable:
+  """Log-masses `[rows, size]`, for the best entries and draws from the rest."""
+
+  def __init__(self, table):
+    """Passes over the table.
+
+    Args:
+      table: Differentiable `Tensor` of shape `[rows, size]`, `size` static.
+    """
+    size = table.shape[-1]
+    self._block_size = block_size = _block_size(size)
+    num_blocks, remainder = divmod(size, block_size)
+    whole = table[:, : num_blocks * block_size] if remainder else table
+    self._parts = [tf.reshape(whole, [-1, num_blocks, block_size])]
+    if remainder:
+      # A block of its own: padding the table would double the cost under XLA.
+      last = tf.pad(
+        table[:, num_blocks * block_size :],
+        [[0, 0], [0, block_size - remainder]],
+        constant_values=-np.inf,
+      )
+      self._parts.append(last[:, tf.newaxis])
+    # The maximum over the table, not over those of the blocks: a second pass,
+    # yet faster than waiting for the first under XLA.
+    self._highest = tf.stop_gradient(
+      tf.reduce_max(table, axis=-1, keepdims=True)
+    )
+    self._sums = self._by_block(self._sum_of_masses)
+    self._log_sum = tf.math.log(
+      tf.reduce_sum(self._sums, axis=-1, keepdims=True)
+    )
+
+  def normalised(self, entries):
+    """Log-probabilities of entries `[rows, n]`."""
+    # Not less `highest + log_sum`: that would round at the size of `highest`.
+    return (entries - self._highest) - self._log_sum
+
+  def _by_block(self, function):
+    """Reduces every block: `[rows, blocks]`."""
+    return tf.concat([function(part) for part in self._parts], axis=-1)
+
+  def _masses(self, part):
+    # In units of the largest, so that nothing overflows; what underflows has a
+    # probability that is 0 in this precision as well.
+    return tf.exp(part - self._highest[..., tf.newaxis])
+
+  def _sum_of_masses(self, part):
+    return tf.reduce_sum(self._masses(part), axis=-1)
+
+  def collision(self):
+    """`sum_i p_i^2` of the normalised masses, `[rows, 1]`."""
+    squares = self._by_block(
+      lambda part: tf.reduce_sum(self._masses(part) ** 2, axis=-1)
+    )
+    log_square = tf.math.log(tf.reduce_sum(squares, axis=-1, keepdims=True))
+    return tf.exp(log_square - 2.0 * self._log_sum)
+
+  def _take(self, block):
+    """Entries of the blocks `[rows, n]`: `[rows, n, block_size]`."""
+    whole = self._parts[0]
+    last = whole.shape[1]
+    inside = tf.gather(whole, tf.minimum(block, last - 1), batch_dims=1)
+    if len(self._parts) > 1:
+      is_last = (block == last)[..., tf.newaxis]
+      inside = tf.where(is_last, self._parts[1], inside)
+    return tf.stop_gradient(inside)
+
+  def split(self, num_best):
+    """Finds the best entries, and the sums of the blocks without them.
+
+    Args:
+      num_best: Python `int`, at least 1 and at most the size of the table.
+
+    Returns:
+      best: `Tensor` of shape `[rows, num_best]`, entries, largest first.
+      index: `int32` `Tensor` of that shape; ties by the lowest.
+      rest_sums: `Tensor` of shape `[rows, blocks]`, for `draw`.
+      log_rest: `Tensor` of shape `[rows, 1]`, log of the normalised mass of the
+        other entries. A sum of what is left, never a difference.
+    """
+    tops = tf.stop_gradient(
+      self._by_block(lambda part: tf.reduce_max(part, axis=-1))
+    )
+    # The best entries lie in the blocks of the largest maxima. In the order of
+    # the table again, so that ties go to the lowest index.
+    num_blocks = min(num_best, tops.shape[-1])
+    _, block = tf.math.top_k(tops, num_blocks)
+    block = tf.sort(block, axis=-1)
+    inside = self._take(block)
+    flat = tf.reshape(inside, [-1, num_blocks * self._block_size])
+    best, position = tf.math.top_k(flat, num_best)
+    index = (
+      tf.gather(block, position // self._block_size, batch_dims=1)
+      * self._block_size
+      + position % self._block_size
+    )
+    left = _replace(tf.exp(flat - self._highest), position, tf.zeros_like(best))
+    left = tf.reshape(left, tf.shape(inside))
+    rest_sums = _replace(
+      tf.stop_gradient(self._sums), block, tf.reduce_sum(left, axis=-1)
+    )
+    rest = tf.reduce_sum(rest_sums, axis=-1, keepdims=True)
+    log_rest = tf.math.log(rest) - self._log_sum
+    return best, index, rest_sums, tf.stop_gradient(log_rest)
+
+  def draw(self, index, rest_sums, num_draws, seed):
+    """Draws entries other than `index`: `int32` `[num_draws, rows]`.
+
+    Args:
+      index: `int32` `Tensor` of shape `[rows, k]`, or `None` to draw from all.
+      rest_sums: As returned by `split`; `None` to draw from all.
+      num_draws: Python `int`.
+      seed: Stateless seed, `int32[2]`.
+
+    Returns:
+      index: `int32` `Tensor` of shape `[num_draws, rows]`.
+    """
+    sums = tf.stop_gradient(self._sums) if rest_sums is None else rest_sums
+    u = _random.uniform([2, num_draws, tf.shape(sums)[0]], seed, sums.dtype)
+    block = tf.zeros_like(u[0], tf.int32)
+    if sums.shape[-1] > 1:
+      block = _random.search_index(sums[tf.newaxis], u[0])
+    inside = self._take(tf.transpose(block))  # [rows, num_draws, block_size]
+    masses = tf.exp(inside - self._highest[..., tf.newaxis])
+    if index is not None:
+      entry = tf.transpose(block)[
+        ..., tf.newaxis
+      ] * self._block_size + tf.range(
+        self._block_size
+      )  # [rows, num_draws, block_size]
+      is_summed = tf.reduce_any(
+        entry[..., tf.newaxis] == index[:, tf.newaxis, tf.newaxis], axis=-1
+      )
+      masses = tf.where(is_summed, tf.zeros_like(masses), masses)
+    position = _random.search_index(tf.transpose(masses, [1, 0, 2]), u[1])
+    return block * self._block_size + position
+
+
+def _block_size(size):
+  """About `sqrt(size)`, a divisor if there is one; short tables are a block."""
+  if size <= 128:
+    return size
+  root = int(size**0.5)
+  divisors = (n for n in range(root, root // 2, -1) if size % n == 0)
+  return next(divisors, root)
+
+
+def _replace(table, index, values):
+  """`table` with `values` at `table[row, index[row, :]]`."""
+  rows = tf.range(tf.shape(table)[0])[:, tf.newaxis] * table.shape[-1]
+  flat = tf.tensor_scatter_nd_update(
+    tf.reshape(table, [-1]),
+    tf.reshape(rows + index, [-1, 1]),
+    tf.reshape(values, [-1]),
+  )
+  return tf.reshape(flat, tf.shape(table))
