@@ -1,0 +1,623 @@
+"""What every estimator and every distribution of the zoo promises."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+import tfp_rb
+from tfp_rb import baselines
+from tfp_rb.partitions import base
+import zoo
+
+tfb = tfp.bijectors
+tfd = tfp.distributions
+
+SEED = (3, 1)
+DYNAMIC = ['Bernoulli', 'Categorical', 'Independent', 'OneHotCategorical']
+# XLA compiles for seconds: one row of each class.
+ONE_OF_A_KIND = [n for n in zoo.DISTRIBUTIONS if '-' not in n]
+ENUMERATED = [n for n, row in zoo.DISTRIBUTIONS.items() if row.is_enumerated]
+
+every_distribution = pytest.mark.parametrize('name', zoo.DISTRIBUTIONS)
+every_estimator = pytest.mark.parametrize('name', zoo.ESTIMATORS)
+every_shape_and_some_dtype = pytest.mark.parametrize(
+  ('batch_shape', 'dtype'),
+  [
+    ((), 'float64'),
+    ((3,), 'float32'),
+    ((2, 3), 'float64'),
+  ],
+  ids=str,
+)
+
+
+@pytest.fixture
+def registry(monkeypatch):
+  """Whatever a test registers is forgotten after it."""
+  monkeypatch.setattr(base, '_REGISTRY', dict(base._REGISTRY))
+
+
+def estimate(estimator, row, dtype=tf.float32, batch_shape=(), seed=SEED):
+  """Value, and gradient with respect to the parameter of the distribution."""
+  parameter = row.parameter(dtype, batch_shape)
+  with tf.GradientTape() as tape:
+    tape.watch(parameter)
+    q = row.build(parameter, batch_shape)
+    value = tfp_rb.expectation(zoo.cost(q, dtype), q, estimator, seed=seed)
+  return value, tape.gradient(value, parameter)
+
+
+def make(name, k=2, M=2):
+  return zoo.ESTIMATORS[name].make(k, M)
+
+
+def some_num_summed(row):
+  """None, some and, where there are finitely many, all values summed."""
+  last = 5 if row.num_values == math.inf else row.num_values
+  return sorted({0, 1, min(3, last), last})
+
+
+def event_axes(values, batch_rank):
+  return tuple(range(1 + batch_rank, values.ndim))
+
+
+# The zoo is complete.
+
+
+def test_every_exported_estimator_has_a_row():
+  exported = {
+    item
+    for item in map(vars(tfp_rb).get, tfp_rb.__all__)
+    if isinstance(item, type) and issubclass(item, tfp_rb.GradientEstimator)
+  } - {tfp_rb.GradientEstimator}
+  assert exported <= {type(make(name)) for name in zoo.ESTIMATORS}
+
+
+def test_every_exported_baseline_has_a_row():
+  exported = {
+    item
+    for item in map(vars(baselines).get, baselines.__all__)
+    if issubclass(item, baselines.Baseline)
+  } - {baselines.Baseline}
+  rows = {type(make(f'REINFORCE-{n}').baseline) for n in zoo.BASELINES}
+  assert exported <= rows
+
+
+def test_every_registered_distribution_has_a_row():
+  registered = {
+    kind
+    for kind, function in base._REGISTRY.items()
+    if function.__module__.split('.')[0] == 'tfp_rb'
+  }
+  assert registered <= {type(row.make()) for row in zoo.DISTRIBUTIONS.values()}
+
+
+# Shapes and dtypes.
+
+
+@every_estimator
+@every_shape_and_some_dtype
+def test_estimator_keeps_shape_and_dtype(name, batch_shape, dtype):
+  row = zoo.DISTRIBUTIONS['Categorical']
+  value, gradient = estimate(make(name), row, dtype, batch_shape)
+  assert (value.shape, value.dtype) == (batch_shape, dtype)
+  assert (gradient.shape, gradient.dtype) == ((*batch_shape, 5), dtype)
+
+
+@every_distribution
+@every_shape_and_some_dtype
+def test_distribution_keeps_shape_and_dtype(name, batch_shape, dtype):
+  row = zoo.DISTRIBUTIONS[name]
+  parameter = row.parameter(dtype, batch_shape)
+  value, gradient = estimate(make('summed-mixed', k=1), row, dtype, batch_shape)
+  assert (value.shape, value.dtype) == (batch_shape, dtype)
+  assert (gradient.shape, gradient.dtype) == (parameter.shape, dtype)
+  assert np.all(np.isfinite(gradient))
+
+
+@every_distribution
+def test_atoms_have_the_promised_shapes(name):
+  q = zoo.DISTRIBUTIONS[name].make(batch_shape=(2, 3))
+  atoms = make('summed-none', k=1, M=2).sample_atoms(q, tf.constant(SEED))
+  assert atoms.values.dtype == q.dtype
+  assert atoms.values.shape == (3, 2, 3, *q.event_shape)
+  assert atoms.weights.shape == (3, 2, 3)
+  assert atoms.log_prob.shape == (3, 2, 3)
+
+
+@pytest.mark.parametrize(
+  ('name', 'dtype'),
+  [
+    (name, dtype)
+    for name in ENUMERATED
+    for dtype in ('float16', 'bfloat16')
+    # TFP's own constructor fails there.
+    if (name, dtype) != ('FiniteDiscrete', 'bfloat16')
+  ],
+)
+def test_half_precision_agrees_with_float32(name, dtype):
+  row = zoo.DISTRIBUTIONS[name]
+  # The same numbers in both precisions.
+  rounded = row._replace(
+    parameter=lambda d, b: tf.cast(row.parameter(dtype, b), d)
+  )
+  estimator = make('budget-mixed', k=1)
+  value, gradient = estimate(estimator, rounded, dtype, (3,))
+  expected_value, expected = estimate(estimator, rounded, tf.float32, (3,))
+  assert (value.dtype, gradient.dtype) == (dtype, dtype)
+  tolerance = 8 * {'float16': 2.0**-10, 'bfloat16': 2.0**-7}[dtype]
+  np.testing.assert_allclose(
+    tf.cast(value, tf.float32), expected_value, atol=tolerance
+  )
+  np.testing.assert_allclose(
+    tf.cast(gradient, tf.float32), expected, atol=tolerance
+  )
+
+
+@pytest.mark.parametrize('name', DYNAMIC)
+@pytest.mark.parametrize('form', ['summed', 'budget'])
+def test_batch_size_may_be_unknown(name, form):
+  row = zoo.DISTRIBUTIONS[name]
+  parameter = row.parameter(tf.float32, (3,))
+  estimator = make(f'{form}-mixed', k=1)
+
+  @tf.function(
+    input_signature=[tf.TensorSpec([None, *parameter.shape[1:]], tf.float32)]
+  )
+  def value_and_gradient(parameter):
+    with tf.GradientTape() as tape:
+      tape.watch(parameter)
+      q = row.build(parameter, None)
+      f = zoo.cost(q, tf.float32)
+      value = tfp_rb.expectation(f, q, estimator, seed=SEED)
+    return value, tape.gradient(value, parameter)
+
+  expected_value, expected = estimate(estimator, row, batch_shape=(3,))
+  value, gradient = value_and_gradient(parameter)
+  np.testing.assert_allclose(value, expected_value, rtol=1e-5)
+  np.testing.assert_allclose(gradient, expected, rtol=1e-4, atol=1e-5)
+
+
+# Eager, graph and XLA.
+
+
+def outcome(estimator, row, seed):
+  """The atoms at which `f` is called, the value and the gradient."""
+  parameter, atoms = row.parameter(tf.float32, (3,)), []
+  with tf.GradientTape() as tape:
+    tape.watch(parameter)
+    q = row.build(parameter, (3,))
+    f = zoo.cost(q, tf.float32)
+
+    def recorded(z):
+      atoms.append(z)
+      return f(z)
+
+    value = tfp_rb.expectation(recorded, q, estimator, seed=seed)
+  return atoms[0], value, tape.gradient(value, parameter)
+
+
+def in_three_modes(estimator, row):
+  """`{mode: outcome for each seed}`."""
+
+  def run(seed):
+    return outcome(estimator, row, seed)
+
+  modes = {
+    'eager': run,
+    'graph': tf.function(run, autograph=False),
+    'xla': tf.function(run, autograph=False, jit_compile=True),
+  }
+  # At run time, so that XLA cannot fold the draws.
+  seeds = [tf.constant(seed) for seed in ([5, 3], [-7, -(2**31)])]
+  return {mode: [go(seed) for seed in seeds] for mode, go in modes.items()}
+
+
+def assert_modes_agree(results):
+  for mode in ('graph', 'xla'):
+    for expected, actual in zip(results['eager'], results[mode]):
+      atoms, value, gradient = actual
+      np.testing.assert_array_equal(atoms, expected[0])
+      np.testing.assert_allclose(value, expected[1], rtol=1e-5, atol=1e-5)
+      np.testing.assert_allclose(gradient, expected[2], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize('name', ONE_OF_A_KIND)
+def test_eager_graph_and_xla_agree(name):
+  # Summed atoms, draws from the rest, and one from the whole distribution.
+  estimator = make('summed-independent', k=1, M=2)
+  assert_modes_agree(in_three_modes(estimator, zoo.DISTRIBUTIONS[name]))
+
+
+@pytest.mark.parametrize('name', ['Bernoulli', 'Categorical', 'Independent'])
+def test_eager_graph_and_xla_agree_for_a_budget(name):
+  estimator = make('budget-mixed', k=1, M=2)
+  assert_modes_agree(in_three_modes(estimator, zoo.DISTRIBUTIONS[name]))
+
+
+# Calls of `f`.
+
+
+@every_estimator
+@pytest.mark.parametrize(
+  ('distribution', 'k', 'M'),
+  [
+    ('Categorical', 5, 2),
+    ('Sample', 2, 3),
+  ],
+)
+def test_f_is_called_once_with_the_promised_number(name, distribution, k, M):
+  row = zoo.DISTRIBUTIONS[distribution]
+  q = row.make(batch_shape=(2,))
+  f, sizes = zoo.cost(q, tf.float32), []
+
+  def counted(z):
+    sizes.append(z.shape[0])
+    return f(z)
+
+  tfp_rb.expectation(counted, q, make(name, k, M), seed=SEED)
+  promised = zoo.ESTIMATORS[name].num_evaluations(row.num_values, k, M)
+  assert sizes == [promised]
+
+
+# Seeds.
+
+
+@pytest.mark.parametrize(
+  'name', ['REINFORCE-mixed', 'summed-independent', 'budget-unshared']
+)
+def test_same_seed_gives_the_same_estimate(name):
+  row = zoo.DISTRIBUTIONS['Categorical']
+  first, second = (estimate(make(name), row, seed=SEED) for _ in range(2))
+  np.testing.assert_array_equal(first[0], second[0])
+  np.testing.assert_array_equal(first[1], second[1])
+
+
+@pytest.mark.parametrize('name', [n for n in zoo.ESTIMATORS if n != 'Exact'])
+def test_other_seed_gives_another_estimate(name):
+  row = zoo.DISTRIBUTIONS['Categorical']
+  first, second = (
+    estimate(make(name), row, tf.float64, (2, 3), seed)[1]
+    for seed in [(3, 1), (3, 2)]
+  )
+  assert not np.array_equal(first, second)
+
+
+@every_distribution
+def test_other_seed_gives_other_draws(name):
+  q = zoo.DISTRIBUTIONS[name].make(batch_shape=(2, 3))
+  estimator = make('REINFORCE-none', M=20)
+  first, second = (
+    estimator.sample_atoms(q, tf.constant(seed)).values
+    for seed in [(3, 1), (4, 1)]
+  )
+  assert not np.array_equal(first, second)
+
+
+@pytest.mark.parametrize('seed', [None, 7, [1, 2], np.array([1, 2])], ids=str)
+@pytest.mark.parametrize('name', ['REINFORCE-independent', 'budget-mixed'])
+def test_seed_may_be_whatever_it_may_be_in_tfp(name, seed):
+  row = zoo.DISTRIBUTIONS['Poisson']
+  value, _ = estimate(make(name), row, batch_shape=(3,), seed=seed)
+  assert np.all(np.isfinite(value))
+
+
+# Partitions.
+
+
+@every_distribution
+def test_weights_sum_to_one(name):
+  row = zoo.DISTRIBUTIONS[name]
+  q = row.make(tf.float64, (3,))
+  for k in some_num_summed(row):
+    p = tfp_rb.partition(q, k)
+    total = np.sum(p.weights, axis=0) + p.rest_weight
+    np.testing.assert_allclose(total, np.ones(3), rtol=1e-10)
+
+
+@every_distribution
+def test_log_weights_are_those_of_the_distribution(name):
+  row = zoo.DISTRIBUTIONS[name]
+  q = row.make(tf.float64, (3,))
+  k = some_num_summed(row)[-1]
+  p = tfp_rb.partition(q, k)
+  possible = np.isfinite(p.log_weights)
+  for log_prob in (q.log_prob(p.values), p.log_prob(p.values)):
+    np.testing.assert_allclose(
+      np.array(log_prob)[possible],
+      np.array(p.log_weights)[possible],
+      rtol=1e-9,
+      atol=1e-12,
+    )
+
+
+@every_distribution
+def test_most_probable_value_comes_first(name):
+  row = zoo.DISTRIBUTIONS[name]
+  p = tfp_rb.partition(row.make(tf.float64, (3,)), some_num_summed(row)[-1])
+  log_weights = np.array(p.log_weights)
+  # Ties of products agree to rounding only.
+  assert np.all(log_weights[1:] <= log_weights[:-1] + 1e-12)
+
+
+@every_distribution
+def test_values_of_positive_weight_are_distinct(name):
+  row = zoo.DISTRIBUTIONS[name]
+  p = tfp_rb.partition(row.make(tf.float64, (3,)), some_num_summed(row)[-1])
+  values, possible = np.array(p.values), np.array(p.weights) > 0.0
+  for i in range(3):
+    found = np.reshape(values[possible[:, i], i], [possible[:, i].sum(), -1])
+    assert len(np.unique(found, axis=0)) == len(found) > 0
+
+
+@every_distribution
+def test_a_summed_value_is_never_drawn(name):
+  row = zoo.DISTRIBUTIONS[name]
+  q = row.make(tf.float64, (3,))
+  k = min(3, row.num_values - 1)
+  p = tfp_rb.partition(q, k)
+  draws = np.array(p.sample_rest(200, tf.constant(SEED)))
+  values = np.array(p.values)
+  equal = draws[:, np.newaxis] == values
+  equal = equal.all(axis=event_axes(equal, 2))  # [draws, k, rows]
+  rest = np.array(p.rest_weight) > 0.0
+  assert not np.any(equal[..., rest])
+  assert np.all(np.isfinite(q.log_prob(draws))[:, rest])
+
+
+@every_distribution
+def test_summing_fewer_gives_the_same_best_values(name):
+  row = zoo.DISTRIBUTIONS[name]
+  q = row.make(tf.float64, (3,))
+  k = some_num_summed(row)[-1]
+  few, many = tfp_rb.partition(q, k - 1), tfp_rb.partition(q, k)
+  np.testing.assert_allclose(
+    few.log_weights, many.log_weights[: k - 1], rtol=1e-12
+  )
+
+
+# Configurations.
+
+
+def assert_same_behaviour(copy, estimator):
+  row = zoo.DISTRIBUTIONS['Categorical']
+  q = row.make(batch_shape=(3,))
+  seed = tf.constant(SEED)
+  assert type(copy) is type(estimator)
+  for a, b in zip(copy.sample_atoms(q, seed), estimator.sample_atoms(q, seed)):
+    np.testing.assert_array_equal(a, b)
+  results = (estimate(e, row, batch_shape=(3,)) for e in (copy, estimator))
+  for a, b in zip(*results):
+    np.testing.assert_array_equal(a, b)
+
+
+def copy_by_json(item):
+  return type(item).from_config(json.loads(json.dumps(item.get_config())))
+
+
+@every_estimator
+def test_estimator_comes_back_from_its_config(name):
+  estimator = make(name, k=1, M=3)
+  assert_same_behaviour(copy_by_json(estimator), estimator)
+
+
+@pytest.mark.parametrize('name', zoo.BASELINES)
+def test_baseline_comes_back_from_its_config(name):
+  baseline = make(f'REINFORCE-{name}').baseline
+  assert_same_behaviour(
+    tfp_rb.REINFORCE(copy_by_json(baseline), num_samples=2),
+    tfp_rb.REINFORCE(baseline, num_samples=2),
+  )
+
+
+@pytest.mark.parametrize(
+  'baseline',
+  [
+    tf.constant([1.0, 2.0, 3.0]),
+    np.array([1.0, 2.0, 3.0]),
+    np.float64(0.1),
+    3,
+    baselines.Learned(tf.constant(0.1, tf.float64)),
+    baselines.Learned(np.float64(0.1)),
+  ],
+  ids=['tensor', 'array', 'scalar', 'int', 'learned-tensor', 'learned-scalar'],
+)
+def test_numbers_of_any_kind_come_back_from_a_config(baseline):
+  estimator = tfp_rb.REINFORCE(baseline, num_samples=2)
+  copy = copy_by_json(estimator)
+  assert_same_behaviour(copy, estimator)
+  assert [v.dtype for v in copy.variables] == [
+    v.dtype for v in estimator.variables
+  ]
+
+
+# The registry.
+
+
+class Unregistered(tfd.Distribution):
+  """0, 2 and 4 with given logits; knows `sample` and `log_prob` only."""
+
+  def __init__(self, logits):
+    parameters = dict(locals())
+    self.logits = tf.convert_to_tensor(logits)
+    super().__init__(
+      dtype=tf.int32,
+      reparameterization_type=tfd.NOT_REPARAMETERIZED,
+      validate_args=False,
+      allow_nan_stats=False,
+      parameters=parameters,
+    )
+
+  def _batch_shape(self):
+    return self.logits.shape[:-1]
+
+  def _batch_shape_tensor(self):
+    return tf.shape(self.logits)[:-1]
+
+  def _event_shape(self):
+    return tf.TensorShape([])
+
+  def _event_shape_tensor(self):
+    return tf.constant([], tf.int32)
+
+  def _sample_n(self, n, seed=None):
+    return 2 * tfd.Categorical(logits=self.logits).sample(n, seed=seed)
+
+  def _log_prob(self, value):
+    return tfd.Categorical(logits=self.logits).log_prob(value // 2)
+
+
+class AlsoUnregistered(Unregistered):
+  pass
+
+
+UNREGISTERED = {
+  'Multinomial': lambda x: tfd.Multinomial(total_count=2.0, logits=x),
+  'own': Unregistered,
+}
+# Of registered classes, but made of something that is not.
+UNREGISTERED_INSIDE = {
+  'Independent': lambda x: tfd.Independent(
+    Unregistered(tf.stack([x, -x], axis=-2)), 1
+  ),
+  'Sample': lambda x: tfd.Sample(Unregistered(x), 2),
+  'BatchReshape': lambda x: tfd.BatchReshape(Unregistered(x), x.shape[:-1]),
+  'Scale': lambda x: tfb.Scale(2.0)(tfd.Poisson(rate=tf.exp(x[..., 0]))),
+}
+
+
+@pytest.mark.parametrize('kind', UNREGISTERED | UNREGISTERED_INSIDE)
+@pytest.mark.parametrize('name', ['REINFORCE-mixed', 'summed-mixed'])
+def test_nothing_summed_works_without_registration(kind, name):
+  build = (UNREGISTERED | UNREGISTERED_INSIDE)[kind]
+  row = zoo.DistributionRow(
+    zoo.DISTRIBUTIONS['OneHotCategorical-probs'].parameter,
+    lambda logits, batch_shape: build(logits),
+    math.inf,
+  )
+  value, gradient = estimate(make(name, k=0), row, batch_shape=(2,))
+  assert value.shape == (2,)
+  assert np.any(gradient)
+
+
+@pytest.mark.parametrize('kind', UNREGISTERED)
+def test_error_of_unregistered_distribution_shows_what_to_do(kind):
+  q = UNREGISTERED[kind](tf.constant([0.0, 1.0, 2.0]))
+  f = zoo.cost(q, tf.float32)
+  message = f'`@tfp_rb.RegisterPartition.{type(q).__name__}.`.*`num_summed=0`'
+  with pytest.raises(NotImplementedError, match=message):
+    tfp_rb.expectation(f, q, make('summed-none', k=1))
+
+
+def partition_of_even(q, num_summed):
+  inner = tfp_rb.partition(tfd.Categorical(logits=q.logits), num_summed)
+  return inner._replace(
+    values=2 * inner.values,
+    sample_rest=inner.sample_rest
+    and (lambda n, seed: 2 * inner.sample_rest(n, seed)),
+    log_prob=None,
+    score_norm=None,
+  )
+
+
+@pytest.mark.usefixtures('registry')
+@pytest.mark.parametrize('kind', [Unregistered, AlsoUnregistered])
+@pytest.mark.parametrize('name', ['Exact', 'summed-mixed', 'budget-unshared'])
+def test_third_party_distribution_is_unbiased_once_registered(kind, name):
+  # Registered for the base class: the subclass is found by its MRO.
+  tfp_rb.RegisterPartition(Unregistered)(partition_of_even)
+  cost = tf.constant([2.0, -1.0, 0.5], tf.float64)
+  report = tfp_rb.testing.assert_unbiased(
+    make(name, k=1),
+    problem=lambda logits: (lambda z: tf.gather(cost, z // 2), kind(logits)),
+    parameters=[tf.constant([[0.1, 1.0, -0.5], [2.0, 0.0, 0.3]], tf.float64)],
+  )
+  # Drawn as well, since the sampler is not one of the library's.
+  assert not report.is_exact
+
+
+@pytest.mark.usefixtures('registry')
+def test_nearest_registered_class_decides():
+  class Fair(tfd.Categorical):
+    pass
+
+  class Fairer(Fair):
+    pass
+
+  @tfp_rb.RegisterPartition(Fair)
+  def partition_fair(q, num_summed):
+    fair = tfd.Categorical(logits=tf.zeros_like(q.logits))
+    return tfp_rb.partition(fair, num_summed)
+
+  p = tfp_rb.partition(Fairer(logits=[0.0, 5.0, 0.0, 0.0]), 1)
+  np.testing.assert_allclose(p.weights, [0.25])
+
+
+def test_registration_returns_the_function(registry):
+  del registry
+  decorated = tfp_rb.RegisterPartition(Unregistered)(partition_of_even)
+  assert decorated is partition_of_even
+
+
+# What the gradient reaches.
+
+
+@every_estimator
+def test_gradient_reaches_parameters_and_variables_of_f(name):
+  logits, slope = tf.Variable([0.0, 1.0, 2.0]), tf.Variable(2.0)
+  with tf.GradientTape() as tape:
+    value = tfp_rb.expectation(
+      lambda z: slope * tf.cast(z, tf.float32) ** 2,
+      tfd.Categorical(logits=logits),
+      make(name, k=1),
+      seed=SEED,
+    )
+  by_logits, by_slope = tape.gradient(value, [logits, slope])
+  assert np.any(by_logits)
+  np.testing.assert_allclose(slope * by_slope, value, rtol=1e-6)
+
+
+@pytest.mark.parametrize('name', ['Exact', 'summed-mixed', 'budget-optimal'])
+def test_gradient_by_a_shift_is_pathwise(name):
+  shift, probs = tf.Variable([2.0, -1.0]), tf.constant([0.2, 0.6])
+  with tf.GradientTape() as tape:
+    q = tfb.Shift(shift)(tfd.Binomial(total_count=3.0, probs=probs))
+    value = tfp_rb.expectation(lambda z: 3.0 * z, q, make(name, k=1), seed=SEED)
+  # The slope of `f` everywhere, whatever was drawn.
+  np.testing.assert_allclose(tape.gradient(value, shift), [3, 3], rtol=1e-6)
+
+
+def test_shift_moves_the_expectation_and_its_gradient():
+  shift, log_rate = tf.Variable(0.7), tf.Variable(0.2)
+  with tf.GradientTape() as tape:
+    q = tfb.Shift(shift)(tfd.Poisson(log_rate=log_rate))
+    value = tfp_rb.expectation(
+      lambda z: z**2, q, make('summed-mixed', k=40), seed=SEED
+    )
+  rate = np.exp(0.2)
+  np.testing.assert_allclose(value, rate + (rate + 0.7) ** 2, rtol=1e-5)
+  by_shift, by_log_rate = tape.gradient(value, [shift, log_rate])
+  np.testing.assert_allclose(by_shift, 2 * (rate + 0.7), rtol=1e-5)
+  np.testing.assert_allclose(
+    by_log_rate, rate * (1 + 2 * (rate + 0.7)), rtol=1e-4
+  )
+
+
+@pytest.mark.parametrize('form', ['REINFORCE', 'summed', 'budget'])
+@pytest.mark.parametrize('scale', [1.0, -1.0, 7.0])
+def test_learned_baseline_moves_downhill_whatever_the_loss(form, scale):
+  estimator = make(f'{form}-learned', k=1)
+  q = tfd.Categorical(logits=[0.0, 1.0, 2.0, 0.5])
+  with tf.GradientTape() as tape:
+    loss = scale * tfp_rb.expectation(
+      lambda z: 3.0 + 0.0 * tf.cast(z, tf.float32), q, estimator, seed=SEED
+    )
+  (variable,) = estimator.trainable_variables
+  # (3 - 0.5)^2 by the level 0.5
+  np.testing.assert_allclose(
+    tape.gradient(loss, variable), -5.0 * abs(scale), rtol=1e-6
+  )

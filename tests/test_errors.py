@@ -1,0 +1,433 @@
+"""Every error names the argument, what must hold, what came, what to do."""
+
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+import tfp_rb
+from tfp_rb import baselines
+from tfp_rb.partitions import base
+
+tfb = tfp.bijectors
+tfd = tfp.distributions
+
+Q = tfd.Categorical(logits=tf.zeros([2, 3]))
+
+
+def cost(z):
+  return tf.cast(z, tf.float32)
+
+
+def reinforce(baseline=None, num_samples=1):
+  return tfp_rb.REINFORCE(baseline=baseline, num_samples=num_samples)
+
+
+def summed(k, baseline=None, num_samples=1):
+  return tfp_rb.rao_blackwellize(reinforce(baseline, num_samples), num_summed=k)
+
+
+def raises(kind, *parts):
+  """Expects an error whose message has all the parts, in this order."""
+  pattern = '.*'.join(map(re.escape, parts))
+  return pytest.raises(kind, match=f'(?s){pattern}')
+
+
+# `num_summed`, `budget`, `num_samples`.
+
+
+@pytest.mark.parametrize('name', ['num_summed', 'budget'])
+@pytest.mark.parametrize(
+  'value', [1.5, '2', True, tf.constant(1), np.array([1, 2])], ids=str
+)
+def test_number_of_atoms_must_be_an_int(name, value):
+  with raises(TypeError, f'`{name}` must be a Python int', 'but is', 'Pass'):
+    tfp_rb.rao_blackwellize(tfp_rb.REINFORCE(), **{name: value})
+
+
+@pytest.mark.parametrize('value', [1.5, None, tf.constant(1)], ids=str)
+def test_number_of_values_of_a_partition_must_be_an_int(value):
+  with raises(TypeError, '`num_summed` must be a Python int', 'but is'):
+    tfp_rb.partition(Q, value)
+
+
+@pytest.mark.parametrize(
+  ('name', 'value', 'least'), [('num_summed', -1, 0), ('budget', 0, 1)]
+)
+def test_number_of_atoms_must_be_large_enough(name, value, least):
+  message = f'`{name}` must be at least {least}, but is {value}.'
+  with raises(ValueError, message, 'larger'):
+    tfp_rb.rao_blackwellize(tfp_rb.REINFORCE(), **{name: value})
+
+
+def test_number_of_values_of_a_partition_must_not_be_negative():
+  with raises(ValueError, '`num_summed` must be at least 0, but is -2.'):
+    tfp_rb.partition(Q, -2)
+
+
+def test_numpy_integer_is_an_int():
+  assert tfp_rb.partition(Q, np.int64(2)).values.shape == (2, 2)
+
+
+@pytest.mark.parametrize(
+  'use',
+  [
+    lambda: tfp_rb.partition(Q, 4),
+    lambda: tfp_rb.expectation(cost, Q, summed(4)),
+  ],
+  ids=['partition', 'expectation'],
+)
+def test_num_summed_must_not_exceed_the_number_of_values(use):
+  with raises(
+    ValueError, '`num_summed` must be at most', '3', 'but is 4', 'Exact'
+  ):
+    use()
+
+
+def test_num_summed_must_not_exceed_the_number_of_values_of_a_product():
+  q = tfd.Sample(tfd.Bernoulli(logits=0.0), 3)
+  with raises(ValueError, '`num_summed`', 'at most', '8', 'but is 9'):
+    tfp_rb.partition(q, 9)
+
+
+@pytest.mark.parametrize(
+  'arguments', [{}, {'num_summed': 1, 'budget': 2}], ids=['neither', 'both']
+)
+def test_either_num_summed_or_budget_must_be_given(arguments):
+  num_summed, budget = arguments.get('num_summed'), arguments.get('budget')
+  with raises(
+    ValueError,
+    'Exactly one of `num_summed` and `budget` must be given',
+    f'`num_summed={num_summed}` and `budget={budget}`',
+  ):
+    tfp_rb.rao_blackwellize(tfp_rb.REINFORCE(), **arguments)
+
+
+@pytest.mark.parametrize(
+  ('value', 'kind', 'message'),
+  [
+    (0, ValueError, 'must be at least 1, but is 0'),
+    (1.0, TypeError, 'must be a Python int'),
+  ],
+)
+def test_num_samples_must_be_a_positive_int(value, kind, message):
+  with raises(kind, '`num_samples`', message):
+    tfp_rb.REINFORCE(num_samples=value)
+
+
+# `estimator`.
+
+
+@pytest.mark.parametrize(
+  'estimator', [tfp_rb.REINFORCE, 'REINFORCE', None], ids=str
+)
+def test_only_an_estimator_is_rao_blackwellized(estimator):
+  with raises(
+    TypeError, '`estimator` must be a', 'but is', '`tfp_rb.REINFORCE()`'
+  ):
+    tfp_rb.rao_blackwellize(estimator, num_summed=1)
+
+
+@pytest.mark.parametrize(
+  ('make', 'name'),
+  [(lambda: summed(1), 'RaoBlackwellized'), (tfp_rb.Exact, 'Exact')],
+)
+def test_what_sums_already_is_not_rao_blackwellized(make, name):
+  with raises(TypeError, '`estimator` must draw', f'`{name}`', 'REINFORCE()'):
+    tfp_rb.rao_blackwellize(make(), num_summed=1)
+
+
+@pytest.mark.parametrize('estimator', [tfp_rb.REINFORCE, 'exact', 3], ids=str)
+def test_expectation_needs_an_estimator(estimator):
+  with raises(
+    TypeError, '`estimator` must be a', 'but is', '`tfp_rb.REINFORCE()`'
+  ):
+    tfp_rb.expectation(cost, Q, estimator)
+
+
+# `distribution`.
+
+
+@pytest.mark.parametrize(
+  'use',
+  [
+    lambda q: tfp_rb.partition(q, 1),
+    lambda q: tfp_rb.expectation(lambda z: z, q),
+    lambda q: tfp_rb.expectation(lambda z: z, q, tfp_rb.REINFORCE()),
+  ],
+  ids=['partition', 'default', 'reinforce'],
+)
+class TestDistribution:
+  """Errors of `distribution`, wherever it is used."""
+
+  @pytest.mark.parametrize(
+    'q',
+    [
+      tfd.Normal(0.0, 1.0),
+      tfd.MultivariateNormalDiag([0.0, 0.0]),
+      tfd.Gamma(1.0, 1.0),
+      tfd.RelaxedOneHotCategorical(1.0, logits=[0.0, 0.0]),
+    ],
+    ids=lambda q: type(q).__name__,
+  )
+  def test_must_be_discrete(self, use, q):
+    with raises(
+      TypeError,
+      '`distribution` must be discrete',
+      f'`{type(q).__name__}`',
+      'tfp.monte_carlo.expectation',
+    ):
+      use(q)
+
+  @pytest.mark.parametrize('q', [[0.0, 1.0], None, tfd.Categorical], ids=str)
+  def test_must_be_a_distribution(self, use, q):
+    with raises(
+      TypeError,
+      '`distribution` must be a `tfp.distributions.Distribution`, but is',
+      'tfd.Categorical',
+    ):
+      use(q)
+
+
+def test_product_of_continuous_sites_is_not_discrete():
+  q = tfd.Independent(tfd.Normal([0.0, 1.0], 1.0), 1)
+  with raises(TypeError, '`distribution` must be discrete', '`Independent`'):
+    tfp_rb.partition(q, 1)
+
+
+def test_unregistered_distribution_is_told_how_to_register():
+  q = tfd.Multinomial(total_count=2.0, logits=[0.0, 0.0])
+  with raises(
+    NotImplementedError,
+    'No partition is registered for `Multinomial`',
+    '`@tfp_rb.RegisterPartition(Multinomial)`',
+    '`tfp_rb.Partition`',
+    '`num_summed=0`',
+    'Registered:',
+    'Categorical',
+  ):
+    tfp_rb.partition(q, 1)
+
+
+def test_product_of_unregistered_sites_names_the_site():
+  sites = tfd.Multinomial(total_count=2.0, logits=[[0.0, 0.0]] * 2)
+  with raises(NotImplementedError, 'registered for `Multinomial`'):
+    tfp_rb.partition(tfd.Independent(sites, 1), 1)
+
+
+def test_only_shifts_of_a_distribution_are_known():
+  q = tfb.Scale(2.0)(tfd.Poisson(rate=1.0))
+  with raises(
+    NotImplementedError, '`tfb.Shift`', '`bijector` is `Scale`', 'inside `f`'
+  ):
+    tfp_rb.partition(q, 1)
+
+
+@pytest.mark.parametrize(
+  ('q', 'count'),
+  [
+    (tfd.Poisson(rate=1.0), 'infinitely many'),
+    (tfd.Sample(tfd.Geometric(logits=0.0), 2), 'infinitely many'),
+    (tfd.Sample(tfd.Bernoulli(logits=0.0), 30), str(2**30)),
+  ],
+  ids=['Poisson', 'Sample-Geometric', 'Sample-Bernoulli'],
+)
+def test_exact_names_the_number_of_values(q, count):
+  f = lambda z: tf.zeros(z.shape[:1])
+  with raises(
+    ValueError,
+    '`Exact` needs a `distribution` of at most 1048576 values',
+    f'`{type(q).__name__}` has {count}',
+    'rao_blackwellize',
+  ):
+    tfp_rb.expectation(f, q, tfp_rb.Exact())
+
+
+def test_number_of_values_must_be_static():
+  @tf.function(input_signature=[tf.TensorSpec([None])])
+  def partition(logits):
+    return tfp_rb.partition(tfd.Categorical(logits=logits), 1).values
+
+  with raises(ValueError, '`distribution` must be known statically', '(None,)'):
+    partition(tf.zeros([3]))
+
+
+# `f`.
+
+
+@pytest.mark.parametrize('f', [None, tf.zeros([3]), 'cost'], ids=str)
+def test_f_must_be_callable(f):
+  with raises(TypeError, '`f` must be callable, but is', 'lambda z'):
+    tfp_rb.expectation(f, Q)
+
+
+def test_f_must_return_floats():
+  with raises(TypeError, '`f` must return a floating', 'int32', 'tf.cast'):
+    tfp_rb.expectation(lambda z: z, Q)
+
+
+@pytest.mark.parametrize(
+  ('f', 'shape'),
+  [
+    (lambda z: tf.reduce_sum(cost(z), axis=0), '(2,)'),
+    (lambda z: tf.reduce_sum(cost(z)), '()'),
+    (lambda z: tf.zeros([3, 2, 5]), '(3, 2, 5)'),
+    (lambda z: tf.zeros([1, 2]), '(1, 2)'),
+  ],
+  ids=['no_atoms', 'scalar', 'event', 'broadcast'],
+)
+def test_f_must_return_the_shape_of_the_atoms(f, shape):
+  with raises(
+    ValueError,
+    '`f` must return',
+    '[m] + batch_shape',
+    '(3, 2)',
+    shape,
+    'Reduce',
+  ):
+    tfp_rb.expectation(f, Q)
+
+
+# `baseline`.
+
+
+@pytest.mark.parametrize(
+  'baseline',
+  ['zero', baselines.LeaveOneOut, lambda z: z, [1.0]],
+  ids=['string', 'class', 'function', 'list'],
+)
+def test_baseline_must_be_a_baseline_or_a_number(baseline):
+  with raises(
+    TypeError, '`baseline` must be one of', 'but is', 'LeaveOneOut()`'
+  ):
+    tfp_rb.REINFORCE(baseline=baseline)
+
+
+@pytest.mark.parametrize('shape', [[3], [2, 2], [1, 2]], ids=str)
+def test_constant_baseline_must_have_the_batch_shape(shape):
+  with raises(
+    ValueError, '`baseline` must be', '(2,)', str(tuple(shape)), 'shape'
+  ):
+    tfp_rb.expectation(cost, Q, reinforce(tf.zeros(shape), num_samples=3))
+
+
+@pytest.mark.parametrize('name', ['LeaveOneOut', 'Optimal'])
+@pytest.mark.parametrize('form', ['plain', 'summed', 'budget'])
+def test_leave_one_out_needs_a_second_evaluation(name, form):
+  single = reinforce(getattr(baselines, name)())
+  estimator = {
+    'plain': single,
+    'summed': tfp_rb.rao_blackwellize(single, num_summed=0),
+    'budget': tfp_rb.rao_blackwellize(single, budget=1),
+  }[form]
+  with raises(
+    ValueError,
+    f'`baselines.{name}` needs a second evaluation of `f`',
+    '1 atom',
+    '`num_samples=2`',
+  ):
+    tfp_rb.expectation(cost, Q, estimator)
+
+
+def test_form_of_leave_one_out_must_be_known():
+  with raises(ValueError, '`form` must be one of', "'rest'", "but is 'some'"):
+    baselines.LeaveOneOut(form='some')
+
+
+@pytest.fixture
+def scoreless(monkeypatch):
+  """A registered class whose partition lacks `score_norm`."""
+  monkeypatch.setattr(base, '_REGISTRY', dict(base._REGISTRY))
+
+  class Scoreless(tfd.Categorical):
+    pass
+
+  @tfp_rb.RegisterPartition(Scoreless)
+  def partition_scoreless(q, num_summed):
+    plain = tfd.Categorical(logits=q.logits)
+    return tfp_rb.partition(plain, num_summed)._replace(score_norm=None)
+
+  return Scoreless
+
+
+def test_optimal_baseline_needs_scores(scoreless):
+  estimator = reinforce(baselines.Optimal(), num_samples=2)
+  with raises(
+    NotImplementedError, '`baselines.Optimal`', '`Scoreless`', '`score_norm`'
+  ):
+    tfp_rb.expectation(cost, scoreless(logits=tf.zeros([2, 3])), estimator)
+
+
+# `RegisterPartition`.
+
+
+@pytest.mark.parametrize('kind', [Q, 'Categorical', None], ids=str)
+def test_only_a_class_is_registered(kind):
+  with raises(TypeError, '`distribution_class` must be a class', 'but is'):
+    tfp_rb.RegisterPartition(kind)
+
+
+def test_only_a_class_of_distributions_is_registered():
+  with raises(TypeError, '`distribution_class` must be', 'int'):
+    tfp_rb.RegisterPartition(int)
+
+
+def test_a_class_is_registered_once():
+  with raises(
+    ValueError,
+    '`Categorical` has a partition already',
+    '`partition_categorical`',
+    'subclass',
+  ):
+    tfp_rb.RegisterPartition(tfd.Categorical)
+
+
+def test_a_function_is_registered():
+  with raises(TypeError, '`RegisterPartition` must decorate a function', '3'):
+    tfp_rb.RegisterPartition(tfd.Multinomial)(3)
+
+
+@pytest.fixture
+def careless(monkeypatch):
+  """A registered class whose function forgets to return."""
+  monkeypatch.setattr(base, '_REGISTRY', dict(base._REGISTRY))
+
+  class Careless(tfd.Categorical):
+    pass
+
+  tfp_rb.RegisterPartition(Careless)(lambda q, num_summed: None)
+  return Careless
+
+
+def test_registered_function_must_return_a_partition(careless):
+  with raises(TypeError, '`tfp_rb.Partition`', 'None'):
+    tfp_rb.partition(careless(logits=[0.0, 0.0]), 1)
+
+
+# Configurations.
+
+
+def test_class_of_a_config_must_be_known():
+  config = {'baseline': {'class_name': 'Unheard', 'config': {}}}
+  with raises(ValueError, '`class_name`', "but is 'Unheard'", 'Import'):
+    tfp_rb.REINFORCE.from_config(config)
+
+
+def test_what_is_no_plain_data_cannot_be_configured():
+  estimator = reinforce(baselines.Constant(level=object()))
+  with raises(TypeError, '`Constant.level` must be', 'but is', 'Rebuild'):
+    estimator.get_config()
+
+
+# Values, as in TFP: under `validate_args` only.
+
+
+def test_parameter_gone_bad_is_reported_by_validate_args():
+  rate = tf.Variable(1.0)
+  q = tfd.Poisson(rate=rate, validate_args=True)
+  # TFP checks a variable whenever it is used, here no longer at construction.
+  rate.assign(-1.0)
+  with pytest.raises(tf.errors.InvalidArgumentError, match='`rate`'):
+    tfp_rb.expectation(lambda z: z, q)

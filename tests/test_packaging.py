@@ -1,0 +1,85 @@
+"""The wheel holds the package only, and importing it is light."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+# TensorFlow and TFP load some of these themselves. Ours are those that our
+# modules ask for, and those that appear only when we are imported.
+IMPORT = """
+import builtins
+import sys
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+# TFP loads its parts when they are first used.
+for part in ('bijectors', 'distributions', 'math', 'monte_carlo', 'random'):
+  dir(getattr(tfp, part))
+before = set(sys.modules)
+asked = set()
+load = builtins.__import__
+
+def recording_load(name, globals=None, locals=None, fromlist=(), level=0):
+  asker = (globals or {}).get('__name__', '')
+  if level == 0 and asker.split('.')[0] == 'tfp_rb':
+    asked.add(name.split('.')[0])
+  return load(name, globals, locals, fromlist, level)
+
+builtins.__import__ = recording_load
+import tfp_rb
+ours = asked | (set(sys.modules) - before)
+print(tfp_rb.__file__)
+print(sorted(ours & {'keras', 'matplotlib', 'tensorflow_datasets', 'tf_keras'}))
+"""
+
+
+@pytest.fixture(scope='module')
+def wheel(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('wheel')
+  # Built from a copy: the build leaves files behind, and would use old ones.
+  ignore = shutil.ignore_patterns(
+    '.*', '*.egg-info', '__pycache__', 'build', 'dist', 'outputs', 'venv'
+  )
+  shutil.copytree(ROOT, folder / 'source', ignore=ignore)
+  command = [sys.executable, '-m', 'pip', 'wheel', str(folder / 'source')]
+  command += ['--no-deps', '--no-build-isolation', '--no-index', '--quiet']
+  command += ['--disable-pip-version-check', '--wheel-dir', str(folder)]
+  subprocess.run(command, check=True)
+  (path,) = folder.glob('*.whl')
+  return path
+
+
+def test_wheel_holds_the_package_and_nothing_else(wheel):
+  with zipfile.ZipFile(wheel) as archive:
+    names = set(archive.namelist())
+  info = {n for n in names if n.split('/')[0].endswith('.dist-info')}
+  modules = {
+    path.relative_to(ROOT).as_posix() for path in ROOT.glob('tfp_rb/**/*.py')
+  }
+  assert modules <= names
+  assert 'tfp_rb/py.typed' in names
+  assert any(name.endswith('/LICENSE') for name in info)
+  assert {name.split('/')[0] for name in names - info} == {'tfp_rb'}
+
+
+def test_import_loads_no_keras_matplotlib_or_datasets(wheel, tmp_path):
+  with zipfile.ZipFile(wheel) as archive:
+    archive.extractall(tmp_path)
+  result = subprocess.run(
+    [sys.executable, '-c', IMPORT],
+    cwd=tmp_path,
+    env={**os.environ, 'PYTHONPATH': str(tmp_path)},
+    stdout=subprocess.PIPE,
+    text=True,
+    check=True,
+  )
+  *_, file, loaded = result.stdout.splitlines()
+  assert pathlib.Path(file).is_relative_to(tmp_path)
+  assert loaded == '[]'

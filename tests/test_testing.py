@@ -1,0 +1,309 @@
+"""`assert_unbiased` passes what is right and catches what is not."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+import tfp_rb
+from tfp_rb import _atoms, _gradient, baselines, testing
+from tfp_rb.partitions import base
+import zoo
+
+tfd = tfp.distributions
+
+
+class Modified(tfp_rb.GradientEstimator):
+  """REINFORCE, of which a test spoils one part."""
+
+  def evaluate(self, f, distribution, atoms, seed):
+    value = f(atoms.values)
+    ratio = _gradient.likelihood_ratio(atoms.log_prob)
+    return self.spoil(value, ratio, distribution, atoms, f, seed)
+
+  def spoil(self, value, ratio, distribution, atoms, f, seed):
+    del distribution, atoms, f, seed
+    return tfp_rb.Estimate(value, value * ratio)
+
+
+class WithInnerNoise(Modified):
+  """Unbiased: adds noise of mean 0 times the score."""
+
+  bias = 0.0
+  noise = 3.0
+
+  def spoil(self, value, ratio, distribution, atoms, f, seed):
+    del distribution, atoms, f
+    noise = tf.random.stateless_normal(value.shape, seed, dtype=value.dtype)
+    surrogate = (value + self.noise * noise) * ratio
+    return tfp_rb.Estimate(value, (1.0 + self.bias) * surrogate)
+
+
+class LittleNoise(WithInnerNoise):
+  """Fewer draws are needed."""
+
+  noise = 0.1
+
+
+def summed(estimator, k=2):
+  return tfp_rb.rao_blackwellize(estimator, num_summed=k)
+
+
+# Right ones pass.
+
+
+@pytest.mark.parametrize('name', zoo.ESTIMATORS)
+def test_estimator_of_the_zoo_passes_exactly(name):
+  # With 5 values, 6 draws are enumerated; `unshared` doubles their number.
+  k, M = (1, 1) if name == 'budget-unshared' else (2, 1)
+  if name.startswith('REINFORCE'):
+    M = 2
+  report = testing.assert_unbiased(zoo.ESTIMATORS[name].make(k, M))
+  assert report.is_exact
+  assert report.relative_bias <= report.detectable_bias < 1e-9
+
+
+def test_number_of_outcomes_is_reported():
+  report = testing.assert_unbiased(summed(tfp_rb.REINFORCE(num_samples=3)))
+  assert report.num_outcomes == 5**3
+
+
+def test_countable_support_is_tested_by_draws():
+  cost = lambda z: tf.sqrt(z + 1.0)
+  report = testing.assert_unbiased(
+    summed(tfp_rb.REINFORCE(baseline=baselines.LeaveOneOut()), k=4),
+    problem=lambda x: (cost, tfd.Poisson(log_rate=x)),
+    parameters=[tf.constant([0.5], tf.float64)],
+  )
+  assert not report.is_exact
+  assert report.detectable_bias <= 0.02
+
+
+# Biased ones are caught.
+
+
+class OwnDraw(baselines.Baseline):
+  """The mean over all draws, that which it corrects among them."""
+
+  def evaluate(self, distribution, atoms, value, extra_value):
+    del distribution, extra_value
+    return baselines.Correction(
+      tf.reduce_sum(atoms.weights * value, axis=0) + tf.zeros_like(value)
+    )
+
+
+class NothingForSummed(baselines.Baseline):
+  """Leaves one out for the draws, but takes 0 for the summed atoms."""
+
+  def evaluate(self, distribution, atoms, value, extra_value):
+    correction = baselines.LeaveOneOut().evaluate(
+      distribution, atoms, value, extra_value
+    )
+    draws = tf.cast(_atoms.is_draw(atoms), value.dtype)
+    return baselines.Correction(draws * correction.level)
+
+
+class OwnLevelForSummed(baselines.Baseline):
+  """A level of its own for every atom, computed without it."""
+
+  def evaluate(self, distribution, atoms, value, extra_value):
+    del distribution, extra_value
+    total = tf.reduce_sum(value, axis=0)
+    return baselines.Correction((total - value) / (value.shape[0] - 1.0))
+
+
+class HeavyWeights(tfp_rb.REINFORCE):
+  """Weights that sum to 1.01."""
+
+  def sample_atoms(self, distribution, seed):
+    atoms = super().sample_atoms(distribution, seed)
+    return atoms._replace(weights=1.01 * atoms.weights)
+
+
+class Redraws(Modified):
+  """`f` at a draw of its own, with the score of the given atom."""
+
+  def spoil(self, value, ratio, distribution, atoms, f, seed):
+    other = _atoms.draw_atoms(distribution, value.shape[0], seed).values
+    value = f(other)
+    return tfp_rb.Estimate(value, value * ratio)
+
+
+class RedrawsByItself(Modified):
+  """As `Redraws`, by the distribution's own `sample`."""
+
+  def spoil(self, value, ratio, distribution, atoms, f, seed):
+    value = f(distribution.sample(value.shape[0], seed=seed))
+    return tfp_rb.Estimate(value, value * ratio)
+
+
+class NoPath(Modified):
+  """Drops the derivative of `f`."""
+
+  def spoil(self, value, ratio, distribution, atoms, f, seed):
+    return tfp_rb.Estimate(value, tf.stop_gradient(value) * ratio)
+
+
+class WrongValue(Modified):
+  """The gradient is right, the value a little too high."""
+
+  def spoil(self, value, ratio, distribution, atoms, f, seed):
+    return tfp_rb.Estimate(value + 1e-3, value * ratio)
+
+
+class NoisyWrongValue(LittleNoise):
+  """As `WrongValue`, where the draws decide."""
+
+  def spoil(self, value, ratio, *rest):
+    estimate = super().spoil(value, ratio, *rest)
+    return estimate._replace(value=value + 0.1)
+
+
+BIASED = {
+  'own_draw': (
+    lambda: tfp_rb.REINFORCE(baseline=OwnDraw(), num_samples=2),
+    'gradient',
+  ),
+  'nothing_for_summed': (
+    lambda: summed(
+      tfp_rb.REINFORCE(baseline=NothingForSummed(), num_samples=2)
+    ),
+    'gradient',
+  ),
+  'own_level_for_summed': (
+    lambda: summed(
+      tfp_rb.REINFORCE(baseline=OwnLevelForSummed(), num_samples=2)
+    ),
+    'gradient',
+  ),
+  'heavy_weights': (HeavyWeights, 'gradient'),
+  'redraws': (Redraws, 'gradient'),
+  'redraws_summed': (lambda: summed(Redraws()), 'gradient'),
+  'redraws_by_itself': (lambda: summed(RedrawsByItself(), k=4), 'gradient'),
+  'no_path': (lambda: summed(NoPath()), 'gradient'),
+  'wrong_value': (lambda: summed(WrongValue()), 'value'),
+  'noisy_wrong_value': (lambda: summed(NoisyWrongValue(), k=4), 'value'),
+}
+
+
+@pytest.mark.parametrize('name', BIASED)
+def test_biased_estimator_is_caught(name):
+  make, part = BIASED[name]
+  with pytest.raises(AssertionError, match=f'The {part} is biased'):
+    testing.assert_unbiased(make())
+
+
+def test_score_alone_is_right_where_f_has_no_path():
+  cost = tf.constant([2.0, -1.0, 0.5], tf.float64)
+  report = testing.assert_unbiased(
+    summed(NoPath()),
+    problem=lambda x: (
+      lambda z: tf.gather(cost, z),
+      tfd.Categorical(logits=x),
+    ),
+    parameters=[tf.constant([0.1, 1.0, -0.5], tf.float64)],
+  )
+  assert report.is_exact
+
+
+# By draws: inner noise.
+
+
+@pytest.mark.parametrize('seed', [(1, 2), (3, 4), (5, 6)])
+def test_inner_noise_passes(seed):
+  report = testing.assert_unbiased(summed(WithInnerNoise(), k=4), seed=seed)
+  assert not report.is_exact
+  # As many draws as are needed, not many more.
+  assert 0.018 <= report.detectable_bias <= 0.02
+
+
+@pytest.mark.parametrize('seed', [(1, 2), (3, 4), (5, 6)])
+def test_two_percent_are_caught_in_noise(seed):
+  estimator = WithInnerNoise()
+  estimator.bias = 0.02
+  with pytest.raises(AssertionError, match='The gradient is biased'):
+    testing.assert_unbiased(summed(estimator, k=4), seed=seed)
+
+
+def test_more_draws_find_a_smaller_bias():
+  reports = [
+    testing.assert_unbiased(summed(WithInnerNoise(), k=4), detectable_bias=bias)
+    for bias in (0.04, 0.02)
+  ]
+  assert reports[1].detectable_bias <= 0.02 < reports[0].detectable_bias
+  assert reports[1].num_outcomes > reports[0].num_outcomes
+
+
+# A distribution that is registered wrongly.
+
+
+@pytest.fixture
+def registry(monkeypatch):
+  monkeypatch.setattr(base, '_REGISTRY', dict(base._REGISTRY))
+
+
+class Wrong(tfd.Categorical):
+  """Registered by the tests below with something wrong."""
+
+
+def register(spoil):
+  @tfp_rb.RegisterPartition(Wrong)
+  def partition_wrong(q, num_summed):
+    plain = tfd.Categorical(logits=q.logits)
+    return spoil(tfp_rb.partition(plain, num_summed), plain)
+
+
+def wrong_problem(logits):
+  cost = tf.constant([2.0, -1.0, 0.5, 3.0, 1.0], logits.dtype)
+  return lambda z: tf.gather(cost, z), Wrong(logits=logits)
+
+
+WRONG_PARTITIONS = {
+  # Draws from the whole distribution, summed values among them.
+  'rest': lambda p, q: p._replace(
+    sample_rest=p.sample_rest
+    and (lambda n, seed: tfp_rb.partition(q, 0).sample_rest(n, seed))
+  ),
+  'log_prob': lambda p, q: p._replace(log_prob=lambda z: 2.0 * q.log_prob(z)),
+  'weights': lambda p, q: p._replace(log_weights=p.log_weights - 0.01),
+}
+
+
+@pytest.mark.usefixtures('registry')
+@pytest.mark.parametrize('name', WRONG_PARTITIONS)
+@pytest.mark.parametrize(
+  'estimator', [tfp_rb.REINFORCE, LittleNoise], ids=['exact', 'by_draws']
+)
+def test_wrong_partition_is_caught(name, estimator):
+  register(WRONG_PARTITIONS[name])
+  logits = tf.constant([[0.3, 1.0, -0.5, 0.0, 2.0]], tf.float64)
+  with pytest.raises(AssertionError):
+    testing.assert_unbiased(
+      summed(estimator()), problem=wrong_problem, parameters=[logits]
+    )
+
+
+# What cannot be tested.
+
+
+def test_vanishing_gradient_is_refused():
+  with pytest.raises(ValueError, match='`problem` must have a gradient other'):
+    testing.assert_unbiased(
+      tfp_rb.REINFORCE(),
+      problem=lambda x: (
+        lambda z: tf.zeros_like(z, tf.float64),
+        tfd.Categorical(logits=x),
+      ),
+      parameters=[tf.zeros([3], tf.float64)],
+    )
+
+
+def test_too_few_draws_are_refused():
+  with pytest.raises(ValueError, match='`most_draws` must be at least .* 1000'):
+    testing.assert_unbiased(summed(WithInnerNoise()), most_draws=1000)
+
+
+def test_report_is_readable():
+  report = testing.assert_unbiased(tfp_rb.Exact())
+  assert np.isfinite(report.relative_bias)
+  assert 'is_exact=True' in str(report)

@@ -1,0 +1,292 @@
+"""All estimators and all registered distributions, for tests of contracts.
+
+A new estimator, baseline or partition gets a row here; `test_contract.py` fails
+if one is missing.
+"""
+
+from collections.abc import Callable
+import math
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+import tfp_rb
+from tfp_rb import baselines
+
+tfb = tfp.bijectors
+tfd = tfp.distributions
+
+
+class BaselineRow(NamedTuple):
+  """A baseline, and how often it evaluates `f` on top of the `m` atoms.
+
+  `needs_second` says that a single draw without summed atoms is refused.
+  """
+
+  make: Callable  # () -> `baseline` of `REINFORCE`
+  num_extra: Callable = lambda m: 0
+  needs_second: bool = False
+
+
+BASELINES = {
+  'none': BaselineRow(lambda: None),
+  'constant': BaselineRow(lambda: 1.5),
+  'independent': BaselineRow(baselines.IndependentSample, lambda m: 1),
+  'unshared': BaselineRow(
+    lambda: baselines.IndependentSample(shared=False), lambda m: m
+  ),
+  'learned': BaselineRow(lambda: baselines.Learned(0.5)),
+  'mixed': BaselineRow(baselines.LeaveOneOut, needs_second=True),
+  'rest': BaselineRow(
+    lambda: baselines.LeaveOneOut(form='rest'), needs_second=True
+  ),
+  'all': BaselineRow(
+    lambda: baselines.LeaveOneOut(form='all'), needs_second=True
+  ),
+  'optimal': BaselineRow(baselines.Optimal, needs_second=True),
+}
+
+
+class EstimatorRow(NamedTuple):
+  """An estimator of `k` summed atoms and `M` draws, where it has them.
+
+  `num_evaluations` is the promised number of atoms in the one call of `f` for
+  a support of `K` values (`math.inf` where it is infinite).
+  """
+
+  make: Callable  # (k, M) -> estimator
+  num_evaluations: Callable  # (K, k, M) -> int
+
+
+def _reinforce(row):
+  def make(k, M):
+    del k
+    return tfp_rb.REINFORCE(baseline=row.make(), num_samples=M)
+
+  def num_evaluations(K, k, M):
+    del K, k
+    return M + row.num_extra(M)
+
+  return EstimatorRow(make, num_evaluations)
+
+
+def _summed(row):
+  def make(k, M):
+    return tfp_rb.rao_blackwellize(
+      tfp_rb.REINFORCE(baseline=row.make(), num_samples=M), num_summed=k
+    )
+
+  def num_evaluations(K, k, M):
+    m = k + (M if k < K else 0)
+    return m + row.num_extra(m)
+
+  return EstimatorRow(make, num_evaluations)
+
+
+def _budget(row):
+  def make(k, M):
+    return tfp_rb.rao_blackwellize(
+      tfp_rb.REINFORCE(baseline=row.make()), budget=k + M
+    )
+
+  def num_evaluations(K, k, M):
+    m = min(k + M, K)
+    return m + row.num_extra(m)
+
+  return EstimatorRow(make, num_evaluations)
+
+
+ESTIMATORS = {
+  'Exact': EstimatorRow(lambda k, M: tfp_rb.Exact(), lambda K, k, M: K),
+  **{f'REINFORCE-{n}': _reinforce(row) for n, row in BASELINES.items()},
+  **{f'summed-{n}': _summed(row) for n, row in BASELINES.items()},
+  **{f'budget-{n}': _budget(row) for n, row in BASELINES.items()},
+}
+
+
+class DistributionRow(NamedTuple):
+  """A distribution made from one parameter.
+
+  `num_values` is the size of the support, `math.inf` for a countable one.
+  `is_enumerated` marks the families that also work in half precision.
+  """
+
+  parameter: Callable  # (dtype, batch_shape) -> Tensor
+  build: Callable  # (parameter, batch_shape) -> distribution
+  num_values: float
+  is_enumerated: bool = False
+
+  def make(self, dtype=tf.float32, batch_shape=()):
+    return self.build(self.parameter(dtype, batch_shape), batch_shape)
+
+
+def _numbers(*event, low=-1.0, high=1.0):
+  """Parameters of shape `batch_shape + event` without ties in `[low, high]`."""
+
+  def parameter(dtype, batch_shape):
+    shape = [*batch_shape, *event]
+    # The golden ratio spreads the numbers evenly, and no two are equal.
+    x = np.modf(0.3 + 0.618034 * np.arange(np.prod(shape, dtype=int)))[0]
+    return tf.cast(np.reshape(low + (high - low) * x, shape), dtype)
+
+  return parameter
+
+
+def _probs(*event):
+  """As `_numbers`, positive and of sum 1 along the last axis."""
+
+  def parameter(dtype, batch_shape):
+    x = _numbers(*event, low=0.2)(tf.float64, batch_shape)
+    return tf.cast(x / tf.reduce_sum(x, axis=-1, keepdims=True), dtype)
+
+  return parameter
+
+
+def _finite_discrete(logits, batch_shape):
+  del batch_shape
+  outcomes = tf.constant([-1.0, 0.5, 2.0, 3.0], logits.dtype)
+  return tfd.FiniteDiscrete(outcomes, logits=logits)
+
+
+def _ordered_logistic(location, batch_shape):
+  del batch_shape
+  cutpoints = tf.constant([-1.0, 0.25, 1.5], location.dtype)
+  return tfd.OrderedLogistic(cutpoints=cutpoints, loc=location)
+
+
+def _beta_binomial(concentration, batch_shape):
+  total_count = tf.cast(np.resize([4.0, 3.0], batch_shape), concentration.dtype)
+  return tfd.BetaBinomial(
+    total_count=total_count,
+    concentration0=concentration,
+    concentration1=tf.cast(1.5, concentration.dtype),
+  )
+
+
+def _binomial(logits, batch_shape):
+  total_count = tf.cast(np.resize([4.0, 2.0], batch_shape), logits.dtype)
+  return tfd.Binomial(total_count=total_count, logits=logits)
+
+
+def _negative_binomial(logits, batch_shape):
+  del batch_shape
+  return tfd.NegativeBinomial(tf.cast(2.5, logits.dtype), logits=logits)
+
+
+def _reshaped(logits, batch_shape):
+  flat = tf.reshape(logits, [math.prod(batch_shape), logits.shape[-1]])
+  return tfd.BatchReshape(tfd.Categorical(logits=flat), batch_shape)
+
+
+def _broadcast(logits, batch_shape):
+  one = tfd.OneHotCategorical(logits=logits[(0,) * len(batch_shape)])
+  return tfd.BatchBroadcast(one, to_shape=batch_shape)
+
+
+def _shifted(logits, batch_shape):
+  del batch_shape
+  # The count family that XLA compiles fastest.
+  return tfb.Shift(tf.cast(2.0, logits.dtype))(tfd.Geometric(logits=logits))
+
+
+def _independent(logits, batch_shape):
+  del batch_shape
+  return tfd.Independent(tfd.Categorical(logits=logits), 1)
+
+
+def _nested(logits, batch_shape):
+  """Pairs of shifted counts, drawn twice."""
+  pairs = tfd.Independent(_shifted(logits, batch_shape), 1)
+  return tfd.Sample(pairs, 2)
+
+
+def _nested_finite(logits, batch_shape):
+  """Two sites with one one-hot value of two classes, drawn twice, each."""
+  rows = math.prod(batch_shape)
+  flat = tf.reshape(logits, [rows, *logits.shape[len(batch_shape) :]])
+  sites = tfd.Sample(tfd.OneHotCategorical(logits=flat), 2)
+  return tfd.BatchReshape(tfd.Independent(sites, 1), batch_shape)
+
+
+def _by(kind, **arguments):
+  """Builds `kind` from one named parameter, as `_by(tfd.Poisson, rate=0)`."""
+  ((name, _),) = arguments.items()
+  return lambda parameter, batch_shape: kind(**{name: parameter})
+
+
+DISTRIBUTIONS = {
+  'Categorical': DistributionRow(
+    _numbers(5), _by(tfd.Categorical, logits=0), 5, is_enumerated=True
+  ),
+  'Categorical-probs': DistributionRow(
+    _probs(4), _by(tfd.Categorical, probs=0), 4, is_enumerated=True
+  ),
+  'OneHotCategorical': DistributionRow(
+    _numbers(4), _by(tfd.OneHotCategorical, logits=0), 4, is_enumerated=True
+  ),
+  'OneHotCategorical-probs': DistributionRow(
+    _probs(3), _by(tfd.OneHotCategorical, probs=0), 3, is_enumerated=True
+  ),
+  'Bernoulli': DistributionRow(
+    _numbers(), _by(tfd.Bernoulli, logits=0), 2, is_enumerated=True
+  ),
+  'Bernoulli-probs': DistributionRow(
+    _numbers(low=0.1, high=0.9),
+    _by(tfd.Bernoulli, probs=0),
+    2,
+    is_enumerated=True,
+  ),
+  'FiniteDiscrete': DistributionRow(
+    _numbers(4), _finite_discrete, 4, is_enumerated=True
+  ),
+  'OrderedLogistic': DistributionRow(
+    _numbers(), _ordered_logistic, 4, is_enumerated=True
+  ),
+  'BetaBinomial': DistributionRow(
+    _numbers(low=0.5, high=3.0), _beta_binomial, 5
+  ),
+  'Binomial': DistributionRow(_numbers(), _binomial, 5),
+  'Poisson': DistributionRow(
+    _numbers(low=1.2, high=3.9), _by(tfd.Poisson, rate=0), math.inf
+  ),
+  'Poisson-log_rate': DistributionRow(
+    _numbers(), _by(tfd.Poisson, log_rate=0), math.inf
+  ),
+  'NegativeBinomial': DistributionRow(_numbers(), _negative_binomial, math.inf),
+  'Geometric': DistributionRow(
+    _numbers(), _by(tfd.Geometric, logits=0), math.inf
+  ),
+  'Geometric-probs': DistributionRow(
+    _numbers(low=0.2, high=0.8), _by(tfd.Geometric, probs=0), math.inf
+  ),
+  'Zipf': DistributionRow(
+    _numbers(low=2.5, high=4.0), _by(tfd.Zipf, power=0), math.inf
+  ),
+  'Shift': DistributionRow(_numbers(), _shifted, math.inf),
+  'BatchReshape': DistributionRow(_numbers(4), _reshaped, 4),
+  'BatchBroadcast': DistributionRow(_numbers(4), _broadcast, 4),
+  'Independent': DistributionRow(_numbers(2, 3), _independent, 9),
+  'Sample': DistributionRow(
+    _numbers(),
+    lambda logits, batch_shape: tfd.Sample(tfd.Bernoulli(logits=logits), 3),
+    8,
+  ),
+  'nested': DistributionRow(_numbers(2), _nested, math.inf),
+  'nested-finite': DistributionRow(_numbers(2, 2), _nested_finite, 16),
+}
+
+
+def cost(distribution, dtype):
+  """A function of the atoms, not symmetric in them, of moderate size."""
+  event_shape = distribution.event_shape
+
+  def f(z):
+    size = event_shape.num_elements()
+    position = tf.reshape(tf.range(1.0, size + 1.0), event_shape)
+    x = tf.cast(z, dtype)
+    terms = tf.cast(position, dtype) * (tf.sin(2.0 * x) + 0.25 * x)
+    return tf.reduce_sum(terms, axis=list(range(-event_shape.rank, 0)))
+
+  return f
