@@ -1,0 +1,123 @@
+"""The examples run, and reproduce the numbers of the paper."""
+
+import csv
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+EXAMPLES = pathlib.Path(__file__).resolve().parents[1] / 'examples'
+
+
+@pytest.fixture(scope='module')
+def bernoulli():
+  sys.path.insert(0, str(EXAMPLES))
+  import bernoulli
+
+  yield bernoulli
+  sys.path.remove(str(EXAMPLES))
+
+
+def test_the_bernoulli_example_writes_tables_and_figures(tmp_path):
+  script = str(EXAMPLES / 'bernoulli.py')
+  done = subprocess.run(
+    [sys.executable, script, '--smoke', f'--output_dir={tmp_path}'],
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  assert 'Variance of the gradient' in done.stdout
+  for name in ('figure_1_loss_paths.png', 'figure_2_gradients.png'):
+    assert (tmp_path / name).stat().st_size > 10_000
+  with open(tmp_path / 'variances.csv') as file:
+    rows = list(csv.DictReader(file))
+  assert len(rows) == 3 * 2 * 3
+  assert all(np.isfinite(float(row['measured'])) for row in rows)
+  with open(tmp_path / 'paths.csv') as file:
+    assert len(list(csv.DictReader(file))) == 3 * 2 * 100
+
+
+def test_the_exact_path_is_that_of_the_paper(bernoulli):
+  losses = bernoulli.loss_paths('REINFORCE', 8, trials=2, steps=1000, seed=0)
+  steps = np.array([1, 50, 100, 200, 300, 350, 400, 500, 700, 1000])
+  expected = [
+    0.8473, 0.8467, 0.8458, 0.8422, 0.8229, 0.7585, 0.6967, 0.6786, 0.6737,
+    0.6721,
+  ]  # fmt: skip
+  np.testing.assert_allclose(
+    losses[steps - 1], np.repeat(np.array(expected)[:, None], 2, 1), atol=6e-5
+  )
+
+
+# Means of 2,000 trials of an independent simulation, and the standard error of
+# a mean of 20 trials there.
+SIMULATED = {
+  ('REINFORCE', 1): {
+    300: (0.814, 0.009),
+    350: (0.780, 0.013),
+    400: (0.745, 0.014),
+    500: (0.702, 0.011),
+  },
+  ('REINFORCE+ (as published)', 3): {
+    300: (0.8216, 0.002),
+    350: (0.762, 0.0065),
+    400: (0.7015, 0.003),
+  },
+}
+
+
+@pytest.mark.parametrize(('name', 'num_summed'), SIMULATED)
+def test_loss_paths_lie_on_the_simulated_ones(bernoulli, name, num_summed):
+  # 5 standard errors of the difference: false-fail rate 6e-7 each. A path that
+  # is off by half the band of 20 trials is found with probability 0.99.
+  trials = 2000
+  losses = bernoulli.loss_paths(name, num_summed, trials, steps=500, seed=1)
+  for step, (mean, error_of_20) in SIMULATED[name, num_summed].items():
+    error = error_of_20 * np.sqrt(20 / trials) * np.sqrt(2.0)
+    assert abs(losses[step - 1].mean() - mean) < 5.0 * error + 5e-4, step
+
+
+# By enumeration; ties go to the first atom.
+EXACT_VARIANCES = {
+  ('REINFORCE+ (as published)', 0.0): [
+    0.01252, 0.00773, 0.00636, 0.00520, 0.00362, 0.00213, 0.00147, 0.000984,
+    0.000984,
+  ],
+  ('REINFORCE+ (as published)', -4.0): [
+    7.52e-4, 3.31e-5, 1.39e-5, 3.32e-6, 2.58e-6, 2.54e-6,
+  ],
+  ('REINFORCE', 0.0): [
+    0.438, 0.194, 0.130, 0.070, 0.055, 0.014, 0.0075, 0.0, 0.0,
+  ],
+  ('REINFORCE', -4.0): [0.0336, 5.06e-5, 2.78e-5, 1.16e-5, 3.8e-8],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(('name', 'eta'), EXACT_VARIANCES)
+def test_exact_variances_are_those_of_the_enumeration(bernoulli, name, eta):
+  expected = EXACT_VARIANCES[name, eta]
+  found = [bernoulli.exact_variance(name, k, eta) for k in range(len(expected))]
+  np.testing.assert_allclose(found, expected, rtol=0.03, atol=1e-12)
+
+
+@pytest.mark.parametrize('num_summed', [1, 4, 8])
+def test_measured_variance_agrees_with_the_exact_one(bernoulli, num_summed):
+  name = 'REINFORCE+ (as published)'
+  etas, num_draws = [0.0, -4.0], 20_000
+  draws = bernoulli.gradient_draws(name, num_summed, etas, num_draws, seed=3)
+  for eta, row in zip(etas, draws):
+    centred = (row - row.mean()) ** 2
+    error = centred.std() / np.sqrt(num_draws)
+    exact = bernoulli.exact_variance(name, num_summed, eta)
+    # 6 standard errors: the squares are skewed.
+    assert abs(centred.mean() - exact) < 6.0 * error
+
+
+def test_a_shared_draw_leaves_no_noise_when_all_atoms_are_summed(bernoulli):
+  name = 'REINFORCE+ (shared draw)'
+  draws = bernoulli.gradient_draws(name, 8, [0.0, -4.0], 50, seed=0)
+  np.testing.assert_allclose(draws[0], -0.045, atol=1e-12)
+  np.testing.assert_allclose(draws[1], -0.003179, atol=1e-6)
+  assert np.ptp(draws[1]) < 1e-12
