@@ -23,6 +23,7 @@ help:  ## List the commands
 	  | awk -F: '{ printf "%-16s %s\n", $$1, $$2 }'
 
 demo: $(VENV)/.installed-examples  ## Run the Bernoulli experiment, draw its plot
+	@echo 'About a minute on two cores. Messages about CUDA are harmless.'
 	$(RUN) examples/bernoulli.py --output_dir='$(OUTPUT_DIR)'
 	@echo 'The plot is here:' && ls '$(OUTPUT_DIR)'/*.png
 

@@ -267,12 +267,15 @@ def print_variances(variances):
     print(f'eta = {eta:g}')
     titles = [
       *(f'{name:>28s}' for name in ESTIMATORS),
-      '  printed by the paper',
+      '  the authors (ties!)',
     ]
     print('  k' + ''.join(titles))
     for k in sorted({k for _, _, k in variances}):
       cells = [
-        '{:12.3e} / {:10.3e}'.format(*variances[name, eta, k])
+        # Squares of rounding errors are printed as 0.
+        '{:12.3e} / {:10.3e}'.format(
+          *(x if x > 1e-30 else 0.0 for x in variances[name, eta, k])
+        )
         for name in ESTIMATORS
       ]
       print(

@@ -84,7 +84,7 @@ def rao_blackwellize(estimator, num_summed=None, budget=None):
   if (num_summed is None) == (budget is None):
     raise ValueError(
       'Exactly one of `num_summed` and `budget` must be given, but got '
-      f'`num_summed={num_summed}` and `budget={budget}`. Leave one out.'
+      f'`num_summed={num_summed}` and `budget={budget}`. Give one of them.'
     )
   if num_summed is not None:
     num_summed = _checks.check_int(num_summed, 'num_summed', minimum=0)

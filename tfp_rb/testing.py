@@ -160,7 +160,7 @@ def _check_exactly(outcomes, value, gradient):
       f'is {mean_value}, but the expectation is {value}.'
     )
   return UnbiasednessReport(
-    True, len(outcomes.values), error / norm, tolerance / norm
+    True, len(outcomes.values), float(error / norm), float(tolerance / norm)
   )
 
 
@@ -238,8 +238,8 @@ def _check_by_draws(
   return UnbiasednessReport(
     False,
     n,
-    np.linalg.norm(mean[num_values:]) / norm,
-    needed * np.sqrt(gradient_spread / n) / norm,
+    float(np.linalg.norm(mean[num_values:]) / norm),
+    float(needed * np.sqrt(gradient_spread / n) / norm),
   )
 
 

@@ -49,7 +49,7 @@ def draws_and_sums(name, atoms, value):
     raise ValueError(
       f'`baselines.{name}` needs a second evaluation of `f` that it does not '
       f'correct, but `f` is evaluated at {num_atoms} atom. Use '
-      '`num_samples=2` or more, or sum at least one atom by '
+      '`num_samples=2` (or `budget=2`) or more, or sum at least one atom by '
       '`tfp_rb.rao_blackwellize`.'
     )
   draws = tf.cast(is_draw(atoms), value.dtype)

@@ -13,7 +13,8 @@ class Learned(Baseline):
 
   Unbiased; no further evaluation of `f`. The mean over the draws of
   `(f - b)^2` travels in `auxiliary` and reaches only this variable, so the
-  optimizer that trains the model with `loss` trains the baseline, too. It is
+  optimizer that trains the model with `loss` trains the baseline, too, if it is
+  given `estimator.trainable_variables` beside the model's. It is
   taken over the draws from the rest, since only these have variance.
 
   #### Examples

@@ -72,15 +72,22 @@ class RegisterPartition:
   #### Examples
 
   ```python
-  class Die(tfp.distributions.Categorical):
+  class Vote(tfp.distributions.Multinomial):  # which has no partition
     pass
 
-  @tfp_rb.RegisterPartition(Die)
-  def partition_die(q, num_summed):
-    return tfp_rb.partition(
+  @tfp_rb.RegisterPartition(Vote)
+  def partition_vote(q, num_summed):
+    index = tfp_rb.partition(
         tfp.distributions.Categorical(logits=q.logits), num_summed)
+    vector = lambda z: tf.one_hot(z, q.logits.shape[-1], dtype=q.dtype)
+    return tfp_rb.Partition(
+        values=vector(index.values),
+        log_weights=index.log_weights,
+        log_rest=index.log_rest,
+        sample_rest=lambda n, seed: vector(index.sample_rest(n, seed)))
 
-  tfp_rb.partition(Die(logits=[0., 2., 1.]), 2).values  # ==> [1 2]
+  q = Vote(total_count=1., logits=[0., 2., 1.])  # one trial: one-hot
+  tfp_rb.partition(q, 1).values  # ==> [[0. 1. 0.]]
   ```
   """
 
@@ -145,8 +152,9 @@ def find_partition(distribution, num_summed):
       f'No partition is registered for `{kind}`, so its most probable values '
       'cannot be summed. Decorate a function with '
       f'`@tfp_rb.RegisterPartition({kind})` that takes the distribution and '
-      '`num_summed` and returns a `tfp_rb.Partition`, or use `num_summed=0`, '
-      f'which needs `sample` and `log_prob` only. Registered: {known}.'
+      '`num_summed` and returns a `tfp_rb.Partition`; or only draw, with '
+      '`num_summed=0` or by `tfp_rb.REINFORCE(num_samples=...)`, which needs '
+      f'`sample` and `log_prob` alone. Registered: {known}.'
     )
   result = function(distribution, num_summed)
   if not isinstance(result, Partition):
