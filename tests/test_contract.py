@@ -621,3 +621,13 @@ def test_learned_baseline_moves_downhill_whatever_the_loss(form, scale):
   np.testing.assert_allclose(
     tape.gradient(loss, variable), -5.0 * abs(scale), rtol=1e-6
   )
+
+
+def test_an_estimator_shows_its_settings():
+  estimator = tfp_rb.rao_blackwellize(
+    tfp_rb.REINFORCE(baselines.LeaveOneOut(), num_samples=2), num_summed=3
+  )
+  assert repr(estimator) == (
+    "RaoBlackwellized(estimator=REINFORCE(baseline=LeaveOneOut(form='mixed'), "
+    'num_samples=2), num_summed=3, budget=None)'
+  )

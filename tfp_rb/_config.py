@@ -18,12 +18,23 @@ class Configurable(tf.Module):
   them with `tf.train.Checkpoint`.
   """
 
+  @classmethod
+  def _argument_names(cls):
+    names = inspect.signature(cls.__init__).parameters
+    return [name for name in names if name not in ('self', 'name')]
+
+  def __repr__(self):
+    settings = [
+      f'{name}={getattr(self, name)!r}'
+      for name in self._argument_names()
+      if hasattr(self, name)
+    ]
+    return f'{type(self).__name__}({", ".join(settings)})'
+
   def get_config(self):
     """Returns the constructor's arguments as plain data, fit for JSON."""
     config = {}
-    for name in inspect.signature(type(self).__init__).parameters:
-      if name in ('self', 'name'):
-        continue
+    for name in self._argument_names():
       where = f'{type(self).__name__}.{name}'
       if not hasattr(self, name):
         raise TypeError(
