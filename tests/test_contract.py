@@ -91,7 +91,7 @@ def test_every_registered_distribution_has_a_row():
   registered = {
     kind
     for kind, function in base._REGISTRY.items()
-    if function.__module__.split('.')[0] == 'tfp_rb'
+    if str(function.__module__).split('.')[0] == 'tfp_rb'
   }
   assert registered <= {type(row.make()) for row in zoo.DISTRIBUTIONS.values()}
 

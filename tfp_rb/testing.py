@@ -127,7 +127,8 @@ def assert_unbiased(
 
 def _is_partition_of_the_user(distribution):
   function = registered_function(distribution)
-  return not function.__module__.startswith('tfp_rb.')
+  # `str`, since a function made by `exec` may have no module.
+  return not str(function.__module__).startswith('tfp_rb.')
 
 
 def _flat(gradients):
