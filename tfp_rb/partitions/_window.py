@@ -6,9 +6,10 @@ neighbouring probabilities, which are accurate where `log_prob` itself is flat
 to rounding. What lies outside the window is drawn by inverse CDF, never by
 rejection. All of it in float64, cast before any `exp`.
 
-Draws are exact for means up to about 1e5, where the incomplete gamma and beta
-functions of TensorFlow are accurate. Values above `2**53`, or above the largest
-number of an integer dtype, are returned as that bound.
+Draws of `Binomial` and `NegativeBinomial` are exact for means up to about 1e5,
+where the incomplete beta function of TensorFlow is accurate. Values above
+`2**53`, or above the largest number of an integer dtype, are returned as that
+bound.
 """
 
 from collections.abc import Callable
