@@ -336,3 +336,139 @@ def best_split(q, budget):
     if bound < least:
       best, least = k, bound
   return best
+
+
+# Estimators that relax one-hot atoms.
+
+
+def reinmax_gradient(logits, df, temperature):
+  """Expected gradient of ReinMax by the logits of a single site.
+
+  Algorithm 2 of Liu et al. (2023) line by line, for every atom in turn.
+
+  Args:
+    logits: Array of shape `[K]`.
+    df: Array of shape `[K, K]`, the gradient of `f` by the one-hot vector at
+      each of the `K` vectors.
+    temperature: Python `float`.
+
+  Returns:
+    gradient: Array of shape `[K]`.
+  """
+  logits = np.asarray(logits, np.float64)
+  gradient = np.zeros_like(logits)
+  for atom, slope, q in zip(np.eye(len(logits)), df, softmax(logits)):
+    pi1 = (atom + softmax(logits / temperature)) / 2.0
+    held_fixed = np.log(pi1) - logits
+
+    def along_atom(moved, held_fixed=held_fixed, slope=slope):
+      pi0 = softmax(moved)
+      pi2 = 2.0 * softmax(held_fixed + moved) - pi0 / 2.0
+      return np.sum(slope * pi2)
+
+    gradient += q * complex_step_gradient(along_atom, [logits])[0]
+  return gradient
+
+
+def mean_slope_of_relaxed_bernoulli(logit, temperature):
+  """Mean derivative of `sigmoid((logit + logistic) / temperature)`.
+
+  Args:
+    logit: Python `float`.
+    temperature: Python `float`.
+
+  Returns:
+    slope: Python `float`, by the midpoint rule over the quantiles of the noise.
+  """
+  u = (np.arange(2**20) + 0.5) / 2**20
+  x = sigmoid((logit + np.log(u) - np.log1p(-u)) / temperature)
+  return np.mean(x * (1.0 - x)) / temperature
+
+
+# Sets that are drawn without replacement, all orders in turn.
+
+
+def chance_of_order(order, masses, beyond=0.0):
+  """Probability of drawing these values in this order.
+
+  Args:
+    order: Sequence of keys of `masses`, without repeats.
+    masses: Mapping, value to mass; a total of 1 is not needed.
+    beyond: Mass of values that `masses` does not list.
+
+  Returns:
+    chance: Python `float`.
+  """
+  left, chance = dict(masses), 1.0
+  for value in order:
+    # What is left is added up anew: `1 - sum` would cancel.
+    chance *= left[value] / math.fsum([*left.values(), beyond])
+    del left[value]
+  return chance
+
+
+def chance_of_set(members, masses, beyond=0.0):
+  """Probability that these values are drawn, in any order."""
+  return math.fsum(
+    chance_of_order(order, masses, beyond)
+    for order in itertools.permutations(members)
+  )
+
+
+def first_and_second(masses, beyond):
+  """Laws of the first and second draw, given the set of all `masses`.
+
+  Args:
+    masses: Sequence of `M` masses, the members of the set.
+    beyond: Mass of the values that are not in the set.
+
+  Returns:
+    first: Array of shape `[M]`.
+    second: Array of shape `[M, M]`: of the second, a row for each first.
+  """
+  size = len(masses)
+  table = dict(enumerate(masses))
+  first, pair = np.zeros(size), np.zeros([size, size])
+  for order in itertools.permutations(range(size)):
+    chance = chance_of_order(order, table, beyond)
+    first[order[0]] += chance
+    if size > 1:
+      pair[order[0], order[1]] += chance
+  return first / np.sum(first), pair / first[:, np.newaxis]
+
+
+def without(table, *gone):
+  return {z: p for z, p in table.items() if z not in gone}
+
+
+def unordered_set_gradient(problem, members):
+  """The policy gradient of Kool, van Hoof & Welling (2020) with baseline.
+
+  ```none
+  sum_s p(s) R(s) (grad log p(s) (f(s) - sum_t p(t) R^{-s}(t) f(t)) + grad f(s))
+  R(s) = p^{-s}(S - s) / p(S)
+  ```
+
+  where `^{-s}` stands for the distribution without `s`, and `R^{-s}(s) = 1`.
+
+  Args:
+    problem: A `Problem`.
+    members: The set `S` that was drawn.
+
+  Returns:
+    gradient: Array of shape `[P]`.
+  """
+  table = dict(enumerate(problem.q))
+  chance = lambda gone: chance_of_set(
+    [z for z in members if z not in gone], without(table, *gone)
+  )
+  gradient = 0.0
+  for s in members:
+    level = problem.q[s] * problem.f[s]
+    for t in members:
+      if t != s:
+        ratio = chance([s, t]) / chance([s])
+        level += problem.q[t] * ratio * problem.f[t]
+    share = problem.q[s] * chance([s]) / chance([])
+    gradient = gradient + share * problem.gradient_at(s, level)
+  return gradient

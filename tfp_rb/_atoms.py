@@ -1,5 +1,6 @@
 """Where `f` is evaluated: atoms and their weights."""
 
+from collections.abc import Callable
 import contextlib
 from typing import NamedTuple
 
@@ -9,11 +10,13 @@ from tfp_rb.partitions.base import find_partition
 
 __all__ = [
   'Atoms',
+  'NotEnumerableError',
   'draw_atoms',
   'draw_rest',
   'intercept_draws',
   'is_draw',
   'make_atoms',
+  'refuse_interception',
   'with_event_rank',
 ]
 
@@ -32,12 +35,17 @@ class Atoms(NamedTuple):
       differentiated.
     num_summed: Python `int`, or `int32` `Tensor` of `batch_shape` where the
       rows differ: how many atoms are summed, not drawn.
+    mean_of_others: Callable, `x` of shape `[m] + batch_shape` to estimates of
+      `E[x | rest]`, linear in `x`, of that shape: at draw `j` one that is
+      unbiased given draw `j`. `None` where the draws are independent: then it
+      is the mean over the others.
   """
 
   values: tf.Tensor
   weights: tf.Tensor
   log_prob: tf.Tensor
   num_summed: int | tf.Tensor
+  mean_of_others: Callable | None = None
 
 
 def is_draw(atoms):
@@ -69,6 +77,16 @@ def intercept_draws(interceptor):
     yield
   finally:
     _interceptors.pop()
+
+
+class NotEnumerableError(Exception):
+  """Raised where draws cannot be intercepted."""
+
+
+def refuse_interception():
+  """For draws that are not independent: they cannot be enumerated."""
+  if _interceptors:
+    raise NotEnumerableError
 
 
 def draw_rest(partition, num_summed, num_draws, seed):
@@ -106,17 +124,18 @@ def draw_atoms(distribution, num_draws, seed):
   return Atoms(values, weights, log_prob, num_summed=0)
 
 
-def make_atoms(best, values, weights, num_summed):
+def make_atoms(best, values, weights, num_summed, mean_of_others=None):
   """Returns `Atoms` in which an atom of weight 0 is the most probable one.
 
   So neither `f` nor its derivative, nor that of `log q`, is ever evaluated at a
   value that cannot occur, and a weight of 0 always multiplies finite numbers.
 
   Args:
-    best: `Partition` with at least one value.
+    best: `Partition` whose first value is the most probable one.
     values: `Tensor` of shape `[m] + batch_shape + event_shape`.
     weights: `Tensor` of shape `[m] + batch_shape`.
     num_summed: Python `int` or `int32` `Tensor` of `batch_shape`.
+    mean_of_others: As in `Atoms`.
 
   Returns:
     atoms: `Atoms`.
@@ -124,7 +143,8 @@ def make_atoms(best, values, weights, num_summed):
   weights = tf.stop_gradient(weights)
   possible = with_event_rank(weights > 0.0, values)
   values = tf.where(possible, values, best.values[:1])
-  return Atoms(values, weights, best.log_prob(values), num_summed)
+  log_prob = best.log_prob(values)
+  return Atoms(values, weights, log_prob, num_summed, mean_of_others)
 
 
 def with_event_rank(x, values):

@@ -92,8 +92,11 @@ def enumerate_outcomes(
     num_slots += num_draws
     return part.sample_rest(num_draws, tf.constant([0, 0]))
 
-  with _atoms.intercept_draws(count):
-    expectation(f, distribution, estimator, seed=tf.constant(seed))
+  try:
+    with _atoms.intercept_draws(count):
+      expectation(f, distribution, estimator, seed=tf.constant(seed))
+  except _atoms.NotEnumerableError:
+    return None
   num_outcomes = num_values**num_slots
   if num_outcomes > most_outcomes:
     return None

@@ -6,10 +6,42 @@ do the seeds of `tfp.random.split_seed`, which does not name its generator. The
 full-range integer bits of Philox agree, so all are made from those.
 """
 
+import contextlib
+
+import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-__all__ = ['draw_index', 'search_index', 'split_seed', 'uniform']
+__all__ = [
+  'draw_index',
+  'search_index',
+  'split_seed',
+  'stratified',
+  'uniform',
+]
+
+_strata = []
+
+
+@contextlib.contextmanager
+def stratified(num_draws):
+  """Makes the uniforms of `num_draws` draws fall into different strata.
+
+  Each uniform of a draw falls into a stratum of its own, in an order of its
+  own (a Latin hypercube): so each draw alone follows its law as before.
+
+  Args:
+    num_draws: Python `int`, the number of strata.
+
+  Yields:
+    calls: List that grows by one for each array of uniforms that was made.
+  """
+  calls = []
+  _strata.append((num_draws, calls))
+  try:
+    yield calls
+  finally:
+    _strata.pop()
 
 
 def split_seed(seed, n):
@@ -31,17 +63,43 @@ def _bits(shape, seed, dtype):
   )
 
 
-def uniform(shape, seed, dtype):
+def uniform(shape, seed, dtype, draw_axis=None):
   """Returns uniforms strictly between 0 and 1, equal in eager, graph and XLA.
 
   Args:
     shape: Shape of the result, a list of ints and scalar Tensors.
     seed: Stateless seed, `int32[2]`.
     dtype: `tf.float32` (23 random bits) or `tf.float64` (52 random bits).
+    draw_axis: Python `int`, the axis along which the draws lie, of static size;
+      inside `stratified` they are stratified along it.
 
   Returns:
     u: `Tensor` of `shape` and `dtype`; neither 0 nor 1 can occur.
   """
+  if _strata and draw_axis is not None:
+    return _stratified_uniform(shape, seed, dtype, draw_axis)
+  return _plain_uniform(shape, seed, dtype)
+
+
+def _stratified_uniform(shape, seed, dtype, draw_axis):
+  num_draws, calls = _strata[-1]
+  calls.append(draw_axis)
+  # A broadcast distribution asks for several draws in one.
+  split = [*shape]
+  split[draw_axis : draw_axis + 1] = [
+    num_draws,
+    shape[draw_axis] // num_draws,
+  ]
+  order_seed, uniform_seed = split_seed(seed, n=2)
+  key = _plain_uniform(split, order_seed, dtype)
+  stratum = tf.argsort(tf.argsort(key, draw_axis), draw_axis)
+  u = _plain_uniform(split, uniform_seed, dtype)
+  u = (tf.cast(stratum, dtype) + u) / num_draws
+  largest = np.nextafter(1.0, 0.0, dtype=tf.as_dtype(dtype).as_numpy_dtype)
+  return tf.reshape(tf.minimum(u, largest), shape)
+
+
+def _plain_uniform(shape, seed, dtype):
   integer, num_bits = (
     (tf.int64, 52) if tf.as_dtype(dtype) == tf.float64 else (tf.int32, 23)
   )
@@ -90,5 +148,5 @@ def draw_index(masses, num_draws, seed):
   Returns:
     index: `int32` `Tensor` of shape `[num_draws, rows]`.
   """
-  u = uniform([num_draws, tf.shape(masses)[0]], seed, masses.dtype)
+  u = uniform([num_draws, tf.shape(masses)[0]], seed, masses.dtype, draw_axis=0)
   return search_index(masses[tf.newaxis], u)

@@ -2,20 +2,18 @@
 
 import tensorflow as tf
 
-from tfp_rb import _checks, _random
-from tfp_rb._atoms import (
-  draw_atoms,
-  draw_rest,
-  make_atoms,
-  with_event_rank,
-)
+from tfp_rb import _checks, samplers
+from tfp_rb._atoms import draw_atoms, make_atoms
+from tfp_rb._summed_sets import atoms_of_budget, partition_into
 from tfp_rb.estimators.base import GradientEstimator
 from tfp_rb.partitions.base import find_partition, partition
 
 __all__ = ['rao_blackwellize']
 
 
-def rao_blackwellize(estimator, num_summed=None, budget=None):
+def rao_blackwellize(
+  estimator, num_summed=None, budget=None, atoms=None, sampler=None
+):
   """Returns `estimator` with its most probable atoms summed exactly.
 
   ```none
@@ -37,6 +35,13 @@ def rao_blackwellize(estimator, num_summed=None, budget=None):
       each batch member on its own into the `k` that minimises
       `q(rest_k) / (N - k)` and `N - k` draws, Proposition 2 of [1]: never worse
       than `N` independent draws. `num_samples` plays no part then.
+    atoms: Callable, instead of `num_summed`: takes the distribution and returns
+      the values to sum, `[k] + batch_shape + event_shape`, for example a buffer
+      of good ones as in [2], or the neighbours of the best. Unbiased for any
+      set, if the draws have no part in its choice. Rows of fewer values repeat
+      one: a repeated or impossible value weighs 0.
+    sampler: One of `tfp_rb.samplers`: how the rest is drawn. Default:
+      independently. With a `budget` there is no other way.
 
   Returns:
     estimator: A `GradientEstimator`.
@@ -44,9 +49,10 @@ def rao_blackwellize(estimator, num_summed=None, budget=None):
   Raises:
     TypeError: `estimator` is no estimator, or sums atoms already; or a number
       is not an `int`.
-    ValueError: Not exactly one of `num_summed` and `budget` is given, or it
-      is out of range. A `num_summed` above the number of values is reported
-      when the estimator meets the distribution.
+    ValueError: Not exactly one of `num_summed`, `budget` and `atoms` is given,
+      or it is out of range, or the `sampler` cannot draw so many. What depends
+      on the number of values is reported when the estimator meets the
+      distribution.
 
   #### Examples
 
@@ -68,6 +74,9 @@ def rao_blackwellize(estimator, num_summed=None, budget=None):
   [1]: Runjing Liu, Jeffrey Regier, Nilesh Tripuraneni, Michael I. Jordan, Jon
        McAuliffe. Rao-Blackwellized stochastic gradients for discrete
        distributions. ICML 2019, equation (8). https://arxiv.org/abs/1810.04777
+  [2]: Chen Liang, Mohammad Norouzi, Jonathan Berant, Quoc Le, Ni Lao. Memory
+       augmented policy optimization for program synthesis and semantic
+       parsing. NeurIPS 2018. https://arxiv.org/abs/1807.02322
   """
   if not isinstance(estimator, GradientEstimator):
     raise TypeError(
@@ -81,102 +90,88 @@ def rao_blackwellize(estimator, num_summed=None, budget=None):
       f'`{type(estimator).__name__}` sums atoms already. Pass an estimator '
       'that only draws, e.g. `tfp_rb.REINFORCE()`.'
     )
-  if (num_summed is None) == (budget is None):
+  given = {'num_summed': num_summed, 'budget': budget, 'atoms': atoms}
+  if sum(value is not None for value in given.values()) != 1:
+    found = ', '.join(f'`{k}={v!r}`' for k, v in given.items())
     raise ValueError(
-      'Exactly one of `num_summed` and `budget` must be given, but got '
-      f'`num_summed={num_summed}` and `budget={budget}`. Give one of them.'
+      'Exactly one of `num_summed`, `budget` and `atoms` must be given, but '
+      f'got {found}. Give one of them.'
     )
   if num_summed is not None:
     num_summed = _checks.check_int(num_summed, 'num_summed', minimum=0)
-  else:
+  elif budget is not None:
     budget = _checks.check_int(budget, 'budget', minimum=1)
-  return RaoBlackwellized(estimator, num_summed=num_summed, budget=budget)
+  elif not callable(atoms):
+    raise TypeError(
+      '`atoms` must be a callable of the distribution that returns the values '
+      f'to sum, but is {atoms!r}. Write, for example, `lambda q: buffer`.'
+    )
+  sampler = samplers.IID() if sampler is None else sampler
+  if not isinstance(sampler, samplers.Sampler):
+    raise TypeError(
+      f'`sampler` must be one of `tfp_rb.samplers`, but is {sampler!r}. Write, '
+      'for example, `tfp_rb.samplers.WithoutReplacement()`.'
+    )
+  if budget is not None and not isinstance(sampler, samplers.IID):
+    raise ValueError(
+      '`sampler` must be `samplers.IID()` with a `budget`, which gives each '
+      f'batch member another number of draws, but is {sampler!r}. Use '
+      '`num_summed`.'
+    )
+  if budget is None:
+    sampler.check(estimator.num_samples)
+  return RaoBlackwellized(estimator, num_summed, budget, atoms, sampler)
 
 
 class RaoBlackwellized(GradientEstimator):
   """The result of `rao_blackwellize`."""
 
-  def __init__(self, estimator, num_summed=None, budget=None, name=None):
+  def __init__(
+    self,
+    estimator,
+    num_summed=None,
+    budget=None,
+    atoms=None,
+    sampler=None,
+    name=None,
+  ):
     super().__init__(num_samples=estimator.num_samples, name=name)
     self.estimator = estimator
     self.num_summed = num_summed
     self.budget = budget
+    self.atoms = atoms
+    self.sampler = samplers.IID() if sampler is None else sampler
 
   def sample_atoms(self, distribution, seed):
-    if self.num_summed == 0:
-      return draw_atoms(distribution, self.num_samples, seed)
     if self.budget is not None:
-      return _atoms_of_budget(distribution, self.budget, seed)
+      return atoms_of_budget(distribution, self.budget, seed)
+    if self.atoms is not None:
+      best = find_partition(distribution, 1)
+      chosen = partition_into(distribution, best, self.atoms(distribution))
+      return self._atoms_of(distribution, best, chosen, seed)
+    if self.num_summed == 0:
+      if isinstance(self.sampler, samplers.IID):
+        return draw_atoms(distribution, self.num_samples, seed)
+      best = find_partition(distribution, 1)
+      whole = find_partition(distribution, 0)
+      return self._atoms_of(distribution, best, whole, seed)
     best = partition(distribution, self.num_summed)
-    values, weights = best.values, best.weights
-    if best.sample_rest is not None:
-      draws = draw_rest(best, self.num_summed, self.num_samples, seed)
-      values = tf.concat([values, draws], axis=0)
-      weight = best.rest_weight / self.num_samples
-      weights = tf.concat(
-        [weights] + [weight[tf.newaxis]] * self.num_samples, 0
-      )
-    return make_atoms(best, values, weights, self.num_summed)
+    return self._atoms_of(distribution, best, best, seed)
+
+  def _atoms_of(self, distribution, best, chosen, seed):
+    """`Atoms` of the values of `chosen` and draws from its rest."""
+    num_summed = chosen.values.shape[0]
+    values, weights, mean_of_others = chosen.values, chosen.weights, None
+    if chosen.sample_rest is not None:
+      draws = self.sampler.draw(distribution, chosen, self.num_samples, seed)
+      values = tf.concat([values, draws.values], axis=0)
+      weights = tf.concat([weights, chosen.rest_weight * draws.shares], axis=0)
+      if draws.mean_of_others is not None:
+        mean_of_others = lambda x: tf.concat(
+          [tf.zeros_like(x[:num_summed]), draws.mean_of_others(x[num_summed:])],
+          axis=0,
+        )
+    return make_atoms(best, values, weights, num_summed, mean_of_others)
 
   def evaluate(self, f, distribution, atoms, seed):
     return self.estimator.evaluate(f, distribution, atoms, seed)
-
-
-def _atoms_of_budget(distribution, budget, seed):
-  """`Atoms` of `budget` evaluations, split for each row by Proposition 2."""
-  best = find_partition(distribution, budget)
-  num_atoms = best.values.shape[0]
-  if best.sample_rest is None:
-    return make_atoms(best, best.values, best.weights, num_atoms)
-  # Mass of what is left after k = 0, ..., N - 1 sums: positive terms only.
-  weights, rest = best.weights, best.rest_weight
-  left = tf.cumsum(weights, axis=0, reverse=True) + rest
-  slots = tf.reshape(tf.range(num_atoms), [-1] + [1] * (weights.shape.rank - 1))
-  bound = left / tf.cast(num_atoms - slots, left.dtype)
-  num_summed = tf.argmin(bound, axis=0, output_type=tf.int32)
-  num_summed = tf.where(rest > 0.0, num_summed, num_atoms)
-  is_summed = slots < num_summed  # [N] + batch_shape
-  nothing = tf.zeros_like(weights)
-
-  choice_seed, rest_seed = _random.split_seed(seed, n=2)
-
-  def sample_rest(num_draws, seed):
-    """Draws one of the unsummed among the N best, or else beyond them."""
-    beyond = best.sample_rest(num_draws, seed)
-    masses = tf.concat(
-      [tf.where(is_summed, nothing, weights), rest[tf.newaxis]], axis=0
-    )
-    masses = tf.transpose(
-      tf.reshape(masses, [num_atoms + 1, -1])
-    )  # [rows, N + 1]
-    index = _random.draw_index(masses, num_draws, choice_seed)
-    index = tf.reshape(
-      index, tf.concat([[num_draws], tf.shape(num_summed)], axis=0)
-    )
-    index = tf.ensure_shape(index, [num_draws, *num_summed.shape])
-    chosen = _take(best.values, tf.minimum(index, num_atoms - 1))
-    return tf.where(with_event_rank(index < num_atoms, beyond), chosen, beyond)
-
-  split = best._replace(sample_rest=sample_rest)
-  draws = draw_rest(split, num_summed, num_atoms, rest_seed)
-  num_draws = tf.cast(tf.maximum(num_atoms - num_summed, 1), left.dtype)
-  mass = tf.reduce_sum(tf.where(is_summed, nothing, weights), axis=0) + rest
-  return make_atoms(
-    best,
-    tf.where(with_event_rank(is_summed, draws), best.values, draws),
-    tf.where(is_summed, weights, mass / num_draws),
-    num_summed,
-  )
-
-
-def _take(values, index):
-  """Takes `values[index[j, b], b]` for each row `b`, along the first axis."""
-  num_values, num_draws = values.shape[0], index.shape[0]
-  flat_index = tf.transpose(tf.reshape(index, [num_draws, -1]))
-  rows = tf.reshape(values, [num_values, tf.shape(flat_index)[0], -1])
-  taken = tf.gather(
-    tf.transpose(rows, [1, 0, 2]), flat_index, batch_dims=1
-  )  # [rows, num_draws, event]
-  shape = tf.concat([[num_draws], tf.shape(values)[1:]], axis=0)
-  taken = tf.reshape(tf.transpose(taken, [1, 0, 2]), shape)
-  return tf.ensure_shape(taken, [num_draws, *values.shape[1:]])

@@ -3,6 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
+from tfp_rb.baselines._draws import check_level
 from tfp_rb.baselines.base import Baseline, Correction
 
 __all__ = ['Constant', 'as_baseline']
@@ -53,18 +54,4 @@ class Constant(Baseline):
 
   def evaluate(self, distribution, atoms, value, extra_value):
     del distribution, atoms, extra_value
-    level = tf.convert_to_tensor(self.level, dtype_hint=value.dtype)
-    if not _broadcasts_to(level.shape, value.shape[1:]):
-      raise ValueError(
-        '`baseline` must be a number or have the batch shape of the '
-        f'distribution, {value.shape[1:]}, but has shape {level.shape}. '
-        'Broadcast or reduce it to that shape.'
-      )
-    return Correction(tf.cast(level, value.dtype))
-
-
-def _broadcasts_to(shape, target):
-  try:
-    return tf.broadcast_static_shape(shape, target).is_compatible_with(target)
-  except ValueError:
-    return False
+    return Correction(check_level(self.level, value))

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from tfp_rb._atoms import is_draw
+from tfp_rb.baselines._draws import mean_over_draws
 from tfp_rb.baselines.base import Baseline, Correction
 
 __all__ = ['Learned']
@@ -49,10 +49,6 @@ class Learned(Baseline):
   def evaluate(self, distribution, atoms, value, extra_value):
     del distribution, extra_value
     level = tf.cast(self.level, value.dtype)
-    # A draw of weight 0 is no draw: its rest is empty.
-    counted = tf.cast(is_draw(atoms) & (atoms.weights > 0.0), value.dtype)
-    error = tf.reduce_sum(counted * (value - level) ** 2, axis=0)
     return Correction(
-      tf.stop_gradient(level),
-      tf.math.divide_no_nan(error, tf.reduce_sum(counted, axis=0)),
+      tf.stop_gradient(level), mean_over_draws((value - level) ** 2, atoms)
     )

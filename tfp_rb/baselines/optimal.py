@@ -41,6 +41,13 @@ class Optimal(Baseline):
   def evaluate(self, distribution, atoms, value, extra_value):
     del extra_value
     parts = draws_and_sums('Optimal', atoms, value)
+    if atoms.mean_of_others is not None:
+      raise ValueError(
+        '`baselines.Optimal` needs independent draws, since a ratio of means '
+        'that see the draw itself is biased, but `sampler` draws dependent '
+        'ones. Use `tfp_rb.samplers.IID()`, or another baseline, e.g. '
+        '`baselines.IndependentSample()`.'
+      )
     score_norm_fn = find_partition(distribution, 0).score_norm
     if score_norm_fn is None:
       raise NotImplementedError(

@@ -119,6 +119,34 @@ class BlockedTable:
     log_rest = tf.math.log(rest) - self._log_sum
     return best, index, rest_sums, tf.stop_gradient(log_rest)
 
+  def exclude(self, index):
+    """The sums of the blocks without the entries `index`.
+
+    Args:
+      index: `int32` `Tensor` of shape `[rows, n]`; -1 excludes nothing.
+
+    Returns:
+      rest_sums: `Tensor` of shape `[rows, blocks]`, for `draw`.
+      log_rest: `Tensor` of shape `[rows, 1]`, as in `split`.
+    """
+    block = tf.maximum(index, 0) // self._block_size
+    masses = tf.exp(self._take(block) - self._highest[..., tf.newaxis])
+    left = tf.reduce_sum(self._without(masses, block, index), axis=-1)
+    # Entries of the same block write the same sum.
+    rest_sums = _replace(tf.stop_gradient(self._sums), block, left)
+    rest = tf.reduce_sum(rest_sums, axis=-1, keepdims=True)
+    return rest_sums, tf.stop_gradient(tf.math.log(rest) - self._log_sum)
+
+  def _without(self, masses, block, index):
+    """`masses` of blocks, `[rows, n, block_size]`, 0 at the entries `index`."""
+    entry = block[..., tf.newaxis] * self._block_size + tf.range(
+      self._block_size
+    )
+    is_excluded = tf.reduce_any(
+      entry[..., tf.newaxis] == index[:, tf.newaxis, tf.newaxis], axis=-1
+    )
+    return tf.where(is_excluded, tf.zeros_like(masses), masses)
+
   def draw(self, index, rest_sums, num_draws, seed):
     """Draws entries other than `index`: `int32` `[num_draws, rows]`.
 
@@ -132,22 +160,16 @@ class BlockedTable:
       index: `int32` `Tensor` of shape `[num_draws, rows]`.
     """
     sums = tf.stop_gradient(self._sums) if rest_sums is None else rest_sums
-    u = _random.uniform([2, num_draws, tf.shape(sums)[0]], seed, sums.dtype)
+    u = _random.uniform(
+      [2, num_draws, tf.shape(sums)[0]], seed, sums.dtype, draw_axis=1
+    )
     block = tf.zeros_like(u[0], tf.int32)
     if sums.shape[-1] > 1:
       block = _random.search_index(sums[tf.newaxis], u[0])
     inside = self._take(tf.transpose(block))  # [rows, num_draws, block_size]
     masses = tf.exp(inside - self._highest[..., tf.newaxis])
     if index is not None:
-      entry = tf.transpose(block)[
-        ..., tf.newaxis
-      ] * self._block_size + tf.range(
-        self._block_size
-      )  # [rows, num_draws, block_size]
-      is_summed = tf.reduce_any(
-        entry[..., tf.newaxis] == index[:, tf.newaxis, tf.newaxis], axis=-1
-      )
-      masses = tf.where(is_summed, tf.zeros_like(masses), masses)
+      masses = self._without(masses, tf.transpose(block), index)
     position = _random.search_index(tf.transpose(masses, [1, 0, 2]), u[1])
     return block * self._block_size + position
 

@@ -3,9 +3,9 @@
 import tensorflow as tf
 
 __all__ = [
-  'at_least_float32',
   'batch_shape',
   'event_shape',
+  'is_same_event',
   'leading',
   'size',
 ]
@@ -36,6 +36,23 @@ def _as_list(static, dynamic_fn):
   ]
 
 
+def is_same_event(x, y, batch_rank):
+  """Whether values agree, `[n] + batch_shape + event_shape` to `[n] + batch`.
+
+  Up to rounding, since a shifted float need not come back as it was.
+
+  Args:
+    x: `Tensor`.
+    y: `Tensor` of the same shape.
+    batch_rank: Python `int`, the rank of `[n] + batch_shape`.
+  """
+  if x.dtype.is_floating:
+    same = tf.abs(x - y) <= 1e-5 * tf.maximum(tf.abs(x), 1.0)
+  else:
+    same = x == y
+  return tf.reduce_all(same, axis=list(range(batch_rank, same.shape.rank)))
+
+
 def leading(x):
   """The size of the first axis: an int where it is known."""
   return tf.shape(x)[0] if x.shape[0] is None else x.shape[0]
@@ -47,8 +64,3 @@ def size(shape):
   for n in shape:
     result = result * n
   return result
-
-
-def at_least_float32(x):
-  """Casts float16 and bfloat16 up; masses are never kept in half precision."""
-  return tf.cast(x, tf.float32) if x.dtype.size < 4 else x

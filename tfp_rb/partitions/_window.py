@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from tfp_rb import _random
 from tfp_rb.partitions import _shapes
+from tfp_rb.partitions._tails import Gaps, invert_tail
 from tfp_rb.partitions.base import Partition
 
 __all__ = ['CountLaw', 'partition_counts']
@@ -101,16 +102,51 @@ def partition_counts(q, law, num_summed, dtype):
   )
 
   def sample_rest(num_draws, seed):
-    u = _random.uniform([2, num_draws, *batch_shape], seed, tf.float64)
+    u = _random.uniform(
+      [2, num_draws, *batch_shape], seed, tf.float64, draw_axis=1
+    )
     below = u[0] * (mass_below + mass_above) < mass_below
     target = u[1] * tf.where(below, mass_below, mass_above)
-    z = _invert_tail(tail, target, below, first, last, law.lowest, _bound(q))
+    z = invert_tail(tail, target, below, first, last, law.lowest, _bound(q))
     # A user's `f` must not be differentiated back into the search.
     return tf.cast(tf.stop_gradient(z), q.dtype)
 
+  def excluding(values):
+    # Rounded, since a shifted float need not come back as the same integer.
+    z = tf.round(tf.cast(values, tf.float64))
+    is_possible = (z >= law.lowest) & (z <= law.highest)
+    log_weights = tf.where(
+      is_possible, law.log_prob(tf.where(is_possible, z, mode)), -np.inf
+    )
+    ordered = tf.sort(z, axis=0)
+    gaps = Gaps(ordered, mode, tail, law.lowest)
+    # A value that is named twice is excluded once.
+    is_new = tf.concat(
+      [tf.ones_like(ordered[:1], tf.bool), ordered[1:] > ordered[:-1]], axis=0
+    )
+    is_new &= (ordered >= law.lowest) & (ordered <= law.highest)
+    summed = tf.exp(law.log_prob(tf.where(is_new, ordered, mode)))
+    summed = tf.reduce_sum(tf.where(is_new, summed, 0.0), axis=0)
+    log_rest = tf.where(
+      summed < 0.5, tf.math.log1p(-summed), tf.math.log(gaps.total)
+    )
+
+    def sample_rest(num_draws, seed):
+      u = _random.uniform(
+        [2, num_draws, *batch_shape], seed, tf.float64, draw_axis=1
+      )
+      return tf.cast(tf.stop_gradient(gaps.draw(u, _bound(q))), q.dtype)
+
+    return result._replace(
+      values=tf.cast(z, q.dtype),
+      log_weights=tf.cast(tf.stop_gradient(log_weights), dtype),
+      log_rest=tf.cast(tf.stop_gradient(log_rest), dtype),
+      sample_rest=sample_rest,
+    )
+
   exhausted = law.num_values is not None and num_summed == law.num_values
   as_float64 = lambda z: tf.cast(z, tf.float64)
-  return Partition(
+  result = Partition(
     values=tf.cast(values, q.dtype),
     log_weights=tf.cast(log_weights, dtype),
     log_rest=tf.cast(log_rest, dtype),
@@ -118,7 +154,9 @@ def partition_counts(q, law, num_summed, dtype):
     num_values=law.num_values,
     log_prob=lambda z: tf.cast(law.log_prob(as_float64(z)), dtype),
     score_norm=lambda z: tf.cast(law.score(as_float64(z)) ** 2, dtype),
+    excluding=excluding,
   )
+  return result
 
 
 def _window(law, mode, num_summed):
@@ -165,59 +203,3 @@ def _window(law, mode, num_summed):
 def _bound(q):
   """The largest value that is told apart from its neighbours."""
   return float(min(2**53, q.dtype.max)) if q.dtype.is_integer else 2.0**53
-
-
-def _invert_tail(tail, target, below, first, last, lowest, bound):
-  """Finds the values at which the tails pass `target`.
-
-  Below the window: the smallest `z` with `q(Z <= z) > target`. Above it: the
-  smallest `z` with `q(Z > z) < target`. All elements at once; the bracket of
-  an element that is done no longer moves.
-
-  Args:
-    tail: Callable `(z, below)`, as in `CountLaw`, for any `z`.
-    target: `Tensor` of shape `[n] + batch_shape`.
-    below: Boolean `Tensor` of that shape.
-    first: `Tensor` of `batch_shape`, the first value of the window.
-    last: `Tensor` of `batch_shape`, the last value of the window.
-    lowest: Python `float`, the smallest value of the law.
-    bound: Python `float`, the largest value returned.
-
-  Returns:
-    z: `Tensor` of the shape of `target`.
-  """
-
-  empty = target <= 0.0  # nothing to find; the draw will weigh 0
-
-  def reached(z):
-    mass = tail(z, below)
-    found = tf.where(below, mass > target, mass < target)
-    return found | empty | ~(z < bound)  # NaN ends the search
-
-  def double(low, high, done):
-    wider = tf.minimum(last + 2.0 * (high - last), bound)
-    low = tf.where(done, low, high)
-    high = tf.where(done, high, wider)
-    return low, high, done | reached(high)
-
-  def bisect(low, high, done):
-    middle = tf.floor(0.5 * (low + high))
-    right = reached(middle)
-    low = tf.where(done | right, low, middle)
-    high = tf.where(done | ~right, high, middle)
-    return low, high, _is_bracketed(low, high)
-
-  not_all = lambda low, high, done: ~tf.reduce_all(done)
-  low = tf.where(below, tf.constant(lowest - 1.0, tf.float64), last)
-  high = tf.where(below, first - 1.0, last + 1.0)
-  low, high, _ = tf.while_loop(
-    not_all, double, (low, high, below | reached(high))
-  )
-  low, high, _ = tf.while_loop(
-    not_all, bisect, (low, high, _is_bracketed(low, high))
-  )
-  return high
-
-
-def _is_bracketed(low, high):
-  return ~(high - low > 1.0)

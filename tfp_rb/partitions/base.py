@@ -41,6 +41,10 @@ class Partition(NamedTuple):
     score_norm: Callable, the squared norm of the score with respect to the
       natural parameter (logits, log-rate, ...), up to a constant factor, of
       the same values; needed by `baselines.Optimal` only.
+    excluding: Callable, the partition of the same distribution into given
+      values, `[n] + batch_shape + event_shape`, and all others; needed for a
+      set other than the best, and to draw without replacement, where the
+      support is not finite.
   """
 
   values: tf.Tensor
@@ -50,6 +54,7 @@ class Partition(NamedTuple):
   num_values: int | None = None
   log_prob: Callable | None = None
   score_norm: Callable | None = None
+  excluding: Callable | None = None
 
   @property
   def weights(self):

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from tfp_rb import _logits
 from tfp_rb.partitions import _shapes
 from tfp_rb.partitions._blocks import BlockedTable
 from tfp_rb.partitions.base import Partition, RegisterPartition
@@ -41,7 +42,7 @@ def partition_table(logits, num_summed, encode, decode):
     tf.shape(logits)[i] if n is None else n
     for i, n in enumerate(logits.shape[:-1])
   ]
-  table = tf.reshape(_shapes.at_least_float32(logits), [-1, num_values])
+  table = tf.reshape(_logits.at_least_float32(logits), [-1, num_values])
   blocks = BlockedTable(table)
 
   def unflatten(x):  # [n, rows] -> [n] + batch_shape
@@ -57,50 +58,63 @@ def partition_table(logits, num_summed, encode, decode):
     collision = unflatten(tf.transpose(blocks.collision()))
     return 1.0 - 2.0 * tf.exp(log_prob(values)) + collision
 
+  def partition_of(
+    values, log_weights, index, rest_sums, log_rest, is_best=True
+  ):
+    def sample_rest(num_draws, seed):
+      return encode(unflatten(blocks.draw(index, rest_sums, num_draws, seed)))
+
+    # Given values may be repeated: then they are not all, however many.
+    is_all = is_best and values.shape[0] == num_values
+    return Partition(
+      values=values,
+      log_weights=tf.stop_gradient(log_weights),
+      log_rest=tf.reshape(log_rest, batch_shape),
+      sample_rest=None if is_all else sample_rest,
+      num_values=num_values,
+      log_prob=log_prob,
+      score_norm=score_norm,
+      excluding=excluding,
+    )
+
+  def excluding(values):
+    index = tf.clip_by_value(decode(values), 0, num_values - 1)
+    listed = encode(index)
+    # What is in no table has no mass, and excludes nothing.
+    is_listed = _shapes.is_same_event(listed, values, index.shape.rank)
+    index = tf.where(is_listed, index, -1)
+    index = tf.transpose(tf.reshape(index, [_shapes.leading(index), -1]))
+    rest_sums, log_rest = blocks.exclude(index)
+    log_weights = tf.where(
+      is_listed, log_prob(listed), tf.constant(-np.inf, table.dtype)
+    )
+    return partition_of(
+      listed, log_weights, index, rest_sums, log_rest, is_best=False
+    )
+
   if num_summed == 0:
-    best = tf.zeros([tf.shape(table)[0], 0], table.dtype)
-    index, rest_sums = None, None
-    log_rest = tf.zeros(batch_shape, table.dtype)
-    values = encode(tf.zeros([0, *batch_shape], tf.int32))
-  else:
-    best, index, rest_sums, log_rest = blocks.split(num_summed)
-    log_rest = tf.reshape(log_rest, batch_shape)
-    values = encode(unflatten(tf.transpose(index)))
-
-  def sample_rest(num_draws, seed):
-    return encode(unflatten(blocks.draw(index, rest_sums, num_draws, seed)))
-
-  return Partition(
-    values=values,
-    log_weights=unflatten(
-      tf.transpose(tf.stop_gradient(blocks.normalised(best)))
-    ),
-    log_rest=log_rest,
-    sample_rest=sample_rest if num_summed < num_values else None,
-    num_values=num_values,
-    log_prob=log_prob,
-    score_norm=score_norm,
+    nothing = tf.zeros([0, *batch_shape], tf.int32)
+    return partition_of(
+      encode(nothing),
+      tf.cast(nothing, table.dtype),
+      index=None,
+      rest_sums=None,
+      log_rest=tf.zeros(batch_shape, table.dtype),
+    )
+  best, index, rest_sums, log_rest = blocks.split(num_summed)
+  return partition_of(
+    encode(unflatten(tf.transpose(index))),
+    unflatten(tf.transpose(blocks.normalised(best))),
+    index,
+    rest_sums,
+    log_rest,
   )
-
-
-def _log_of_probs(probs):
-  """`log(probs)` whose gradient is 0, not NaN, where a probability is 0."""
-  possible = probs > 0.0
-  log_probs = tf.math.log(tf.where(possible, probs, tf.ones_like(probs)))
-  return tf.where(possible, log_probs, tf.constant(-np.inf, probs.dtype))
-
-
-def _table_of(distribution):
-  """Logits of a distribution that is given by `logits` or by `probs`."""
-  if distribution.logits is not None:
-    return tf.convert_to_tensor(distribution.logits)
-  return _log_of_probs(tf.convert_to_tensor(distribution.probs))
 
 
 @RegisterPartition(tfd.Categorical)
 def partition_categorical(q, num_summed):
   return partition_table(
-    _table_of(q),
+    _logits.categorical_logits(q),
     num_summed,
     encode=lambda index: tf.cast(index, q.dtype),
     decode=_to_index,
@@ -109,7 +123,7 @@ def partition_categorical(q, num_summed):
 
 @RegisterPartition(tfd.OneHotCategorical)
 def partition_one_hot_categorical(q, num_summed):
-  table = _table_of(q)
+  table = _logits.categorical_logits(q)
   return partition_table(
     table,
     num_summed,
@@ -120,14 +134,8 @@ def partition_one_hot_categorical(q, num_summed):
 
 @RegisterPartition(tfd.Bernoulli)
 def partition_bernoulli(q, num_summed):
-  if q.logits is not None:
-    logits = _shapes.at_least_float32(tf.convert_to_tensor(q.logits))
-    table = [-tf.nn.softplus(logits), -tf.nn.softplus(-logits)]
-  else:
-    probs = _shapes.at_least_float32(tf.convert_to_tensor(q.probs))
-    table = [_log_of_probs(1.0 - probs), _log_of_probs(probs)]
   return partition_table(
-    tf.stack(table, axis=-1),
+    _logits.bernoulli_log_probs(q),
     num_summed,
     encode=lambda index: tf.cast(index, q.dtype),
     decode=_to_index,
@@ -143,7 +151,7 @@ def partition_finite_discrete(q, num_summed):
     return tf.argmin(distance, axis=-1, output_type=tf.int32)
 
   return partition_table(
-    _table_of(q),
+    _logits.categorical_logits(q),
     num_summed,
     encode=lambda index: tf.gather(outcomes, index),
     decode=decode,
@@ -157,7 +165,7 @@ def partition_ordered_logistic(q, num_summed):
   # differences of probabilities underflow, and their gradients are NaN.
   distance = tf.convert_to_tensor(q.cutpoints)
   distance = distance - tf.convert_to_tensor(q.loc)[..., tf.newaxis]
-  distance = _shapes.at_least_float32(distance)
+  distance = _logits.at_least_float32(distance)
   step = distance[..., 1:] - distance[..., :-1]
   is_step = step > 0.0
   log_step = tf.math.log(-tf.math.expm1(-tf.where(is_step, step, 1.0)))

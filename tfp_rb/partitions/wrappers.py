@@ -54,12 +54,14 @@ def partition_batch_reshape(q, num_summed):
 def partition_batch_broadcast(q, num_summed):
   inner, outer = _shapes.batch_shape(q.distribution), _shapes.batch_shape(q)
   event = _shapes.event_shape(q.distribution)
-  base = find_partition(q.distribution, num_summed)
   rank = len(outer)
   padded = [1] * (rank - len(inner)) + inner
   # Along each axis the base either has the full size or is repeated.
   repeats = [n // p for n, p in zip(outer, padded, strict=True)]
   num_repeats = _shapes.size(repeats)
+  if isinstance(num_repeats, int) and num_repeats == 1:
+    return partition_batch_reshape(q, num_summed)
+  base = find_partition(q.distribution, num_summed)
   interleaved = [n for pair in zip(repeats, padded, strict=True) for n in pair]
 
   def broadcast(x, of_values):
@@ -99,6 +101,7 @@ def partition_batch_broadcast(q, num_summed):
     sample_rest=base.sample_rest and sample_rest,
     log_prob=of_values_fn(base.log_prob),
     score_norm=of_values_fn(base.score_norm),
+    excluding=None,  # the copies of a row may have other values excluded
   )
 
 
@@ -125,4 +128,6 @@ def _rearranged(base, outward, inward):
     and (lambda n, seed: outward(base.sample_rest(n, seed), True)),
     log_prob=of_values_fn(base.log_prob),
     score_norm=of_values_fn(base.score_norm),
+    excluding=base.excluding
+    and (lambda z: _rearranged(base.excluding(inward(z)), outward, inward)),
   )

@@ -1,0 +1,877 @@
+"""Draws without replacement and stratified draws: law, weights and moments.
+
+What can be enumerated is enumerated: sets of draws by brute force over all
+orders, and the uniforms of stratified draws piece by piece. Laws of real draws
+are tested by calibrated tests, one draw of each of many rows.
+"""
+
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+import reference
+import statistical
+from test_enumeration import assert_mean_is_explicit_sum
+from test_errors import raises
+import test_variance
+from test_variance import ATOL, NUM_VALUES, PROBLEMS, RTOL, variance_of
+import tfp_rb
+from tfp_rb import _random, _subsets, baselines, samplers
+from tfp_rb.partitions import base
+
+tfd = tfp.distributions
+
+# Calibrated tests in this file, which share the rate of false failures.
+NUM_TESTS = 30
+
+
+def estimator_of(
+  num_summed, num_samples, baseline=None, sampler=samplers.WithoutReplacement
+):
+  return tfp_rb.rao_blackwellize(
+    tfp_rb.REINFORCE(baseline=baseline, num_samples=num_samples),
+    num_summed=num_summed,
+    sampler=sampler(),
+  )
+
+
+# Weights of a set, against the brute force over all orders.
+
+
+def assert_weights_are_those_of_all_orders(masses, beyond, atol=1e-12):
+  """Checks rows of `masses`, `[rows, M]`, and of `beyond`, `[rows]`."""
+  with np.errstate(divide='ignore'):
+    log_masses, log_beyond = np.log(masses), np.log(beyond)
+  first, others = _subsets.leave_one_out_weights(
+    tf.constant(log_masses.T), tf.constant(log_beyond)
+  )
+  for row, (p, q) in enumerate(zip(masses, beyond)):
+    expected, second = reference.first_and_second(p, q)
+    np.testing.assert_allclose(first[:, row], expected, rtol=0.0, atol=atol)
+    # The share of what is not the first, without a difference.
+    total = math.fsum([*p, q])
+    for s in range(len(p)):
+      left = math.fsum([*np.delete(p, s), q]) / total
+      level = left * second[s]
+      level[s] = p[s] / total
+      if len(p) == 1:
+        level[s] = p[s]
+      np.testing.assert_allclose(others[s, :, row], level, rtol=0.0, atol=atol)
+
+
+@pytest.mark.parametrize('size', range(1, 6))
+def test_weights_of_a_set_are_those_of_all_its_orders(size):
+  generator = np.random.default_rng(size)
+  masses = generator.dirichlet(np.full(size + 1, 0.7), 10)
+  assert_weights_are_those_of_all_orders(masses[:, :-1], masses[:, -1])
+
+
+@pytest.mark.parametrize('size', range(2, 6))
+@pytest.mark.parametrize('place', [0, -1])
+def test_weights_of_a_set_are_right_where_one_value_has_nearly_all_mass(
+  size, place
+):
+  small = 1e-9 * reference.softmax(np.arange(size, dtype=np.float64))
+  masses, beyond = np.array(small[:-1]), small[-1:]
+  masses = np.insert(masses, 0 if place == 0 else size - 1, 1.0 - 1e-9)
+  assert_weights_are_those_of_all_orders(masses[np.newaxis], beyond)
+
+
+@pytest.mark.parametrize('size', range(1, 6))
+def test_weights_of_a_set_are_right_where_nearly_all_mass_is_beyond(size):
+  masses = 1e-8 * np.arange(1.0, size + 1.0)[np.newaxis]
+  assert_weights_are_those_of_all_orders(masses, 1.0 - np.sum(masses, axis=1))
+
+
+@pytest.mark.parametrize('size', range(1, 6))
+def test_a_set_of_everything_is_weighted_by_the_probabilities(size):
+  p = reference.softmax(np.linspace(-3.0, 2.0, size))
+  first, others = _subsets.leave_one_out_weights(
+    tf.constant(np.log(p)), tf.constant(-np.inf, tf.float64)
+  )
+  np.testing.assert_allclose(first, p, rtol=1e-13)
+  np.testing.assert_allclose(others, np.tile(p, [size, 1]), rtol=1e-13)
+
+
+@pytest.mark.parametrize('num_possible', [1, 2, 3])
+def test_draws_from_an_empty_rest_have_no_share(num_possible):
+  p = reference.softmax(np.arange(num_possible, dtype=np.float64))
+  masses = np.append(p, np.zeros(4 - num_possible))
+  # The order of the draws does not matter, least of all the first place.
+  masses = masses[np.array(list(itertools.permutations(range(4))))].T
+  with np.errstate(divide='ignore'):
+    log_masses = np.log(masses)
+  first, others = _subsets.leave_one_out_weights(
+    tf.constant(log_masses), tf.fill([24], np.float64(-np.inf))
+  )
+  np.testing.assert_allclose(first, masses, rtol=0.0, atol=1e-12)
+  for s, row in np.argwhere(masses):
+    np.testing.assert_allclose(
+      others[s, :, row], masses[:, row], rtol=0.0, atol=1e-12
+    )
+
+
+@pytest.mark.parametrize('beyond', ['much', 'little', 'nothing'])
+@pytest.mark.parametrize('spread', [0.0, 1.0, 30.0])
+def test_weights_of_eight_tiny_masses_are_finite_in_float32(beyond, spread):
+  log_masses = np.float32(np.log(1e-7) - spread * np.arange(8.0))
+  log_beyond = {'much': np.log1p(-8e-7), 'little': -18.0, 'nothing': -np.inf}
+  first, others = _subsets.leave_one_out_weights(
+    tf.constant(log_masses), tf.constant(log_beyond[beyond], tf.float32)
+  )
+  assert np.all(np.isfinite(others))
+  assert np.all(first >= 0.0)
+  total = np.sum(np.exp(np.float64(log_masses)))
+  total += np.exp(np.float64(log_beyond[beyond]))
+  # In units of all mass, which is 1 where the masses are probabilities.
+  np.testing.assert_allclose(np.sum(first), total, rtol=1e-4)
+
+
+def test_weights_of_each_row_are_those_of_the_row_alone():
+  generator = np.random.default_rng(3)
+  masses = np.log(generator.dirichlet(np.ones(5), [2, 3]))
+  log_masses = np.moveaxis(masses[..., :-1], -1, 0)
+  first, others = _subsets.leave_one_out_weights(
+    tf.constant(log_masses), tf.constant(masses[..., -1])
+  )
+  assert first.shape == [4, 2, 3]
+  assert others.shape == [4, 4, 2, 3]
+  for row in np.ndindex(2, 3):
+    alone = _subsets.leave_one_out_weights(
+      tf.constant(masses[row][:-1]), tf.constant(masses[row][-1])
+    )
+    np.testing.assert_allclose(first[(..., *row)], alone[0], rtol=1e-13)
+    np.testing.assert_allclose(others[(..., *row)], alone[1], rtol=1e-13)
+
+
+# Without replacement, all outcomes in turn.
+
+BASELINES = {
+  'None': lambda: None,
+  'number': lambda: 2.5,
+  'IndependentSample': baselines.IndependentSample,
+  'mixed': baselines.LeaveOneOut,
+  'rest': lambda: baselines.LeaveOneOut('rest'),
+  'all': lambda: baselines.LeaveOneOut('all'),
+}
+
+
+def splits(num_values, nums_summed=(0, 1, 2, 3), nums_of_samples=(1, 2, 3)):
+  """All `(k, M)` that are possible without replacement."""
+  pairs = itertools.product(nums_summed, nums_of_samples)
+  return [(k, m) for k, m in pairs if k + m <= num_values]
+
+
+@pytest.mark.parametrize(
+  ('name', 'num_summed', 'num_samples'),
+  [
+    *(('None', *split) for split in splits(4)),
+    # Without summed atoms the forms coincide, and one draw has no other.
+    *(('mixed', *split) for split in splits(4)[1:]),
+    *((n, *split) for n in ('rest', 'all') for split in splits(4, (1, 2, 3))),
+    *(('number', *split) for split in splits(4, (0, 2), (2, 3))),
+    *(('IndependentSample', *split) for split in splits(4, (0, 2), (2, 3))),
+  ],
+)
+def test_draws_without_replacement_are_unbiased_with_every_baseline(
+  name, num_summed, num_samples
+):
+  assert_mean_is_explicit_sum(
+    'Categorical', estimator_of(num_summed, num_samples, BASELINES[name]())
+  )
+
+
+@pytest.mark.parametrize(
+  ('family', 'num_summed', 'num_samples'),
+  [
+    ('Binomial', 0, 2),
+    ('Binomial', 1, 2),
+    ('Shift_of_Binomial', 0, 2),
+    ('BatchBroadcast', 1, 2),
+    ('Independent_Bernoulli', 0, 3),
+    ('Independent_Bernoulli', 1, 2),
+    ('Independent_Bernoulli', 2, 2),
+  ],
+)
+def test_draws_without_replacement_are_unbiased_for_every_kind_of_family(
+  family, num_summed, num_samples
+):
+  assert_mean_is_explicit_sum(
+    family, estimator_of(num_summed, num_samples, baselines.LeaveOneOut())
+  )
+
+
+@pytest.mark.parametrize(
+  'make',
+  [
+    lambda m: tfp_rb.NVIL(tf.constant(1.5, tf.float64), num_samples=m),
+    lambda m: tfp_rb.MuProp(num_samples=m),
+  ],
+  ids=['NVIL', 'MuProp'],
+)
+@pytest.mark.parametrize(
+  ('num_summed', 'num_samples'), [(0, 1), (0, 3), (1, 2), (2, 2), (3, 1)]
+)
+def test_other_estimators_stay_unbiased_without_replacement(
+  num_summed, num_samples, make
+):
+  estimator = tfp_rb.rao_blackwellize(
+    make(num_samples),
+    num_summed=num_summed,
+    sampler=samplers.WithoutReplacement(),
+  )
+  assert_mean_is_explicit_sum('OneHotCategorical', estimator)
+
+
+def test_draws_without_replacement_are_enumerated_by_assert_unbiased():
+  estimator = estimator_of(1, 3, baselines.LeaveOneOut())
+  report = tfp_rb.testing.assert_unbiased(estimator)
+  assert report.is_exact
+  assert report.num_outcomes == 5**3
+
+
+def outcomes_by_tuple(estimator, num_samples):
+  """`(row, values, chance, gradient)` of all that can occur."""
+  chances, gradients = test_variance.enumerate_all(estimator)
+  tuples = list(itertools.product(range(NUM_VALUES), repeat=num_samples))
+  for row, problem in enumerate(PROBLEMS):
+    # Values are enumerated most probable first.
+    order, _ = problem.most_probable(NUM_VALUES)
+    for ranks, chance, gradient in zip(
+      tuples, chances[:, row], gradients[:, row], strict=True
+    ):
+      if chance:
+        yield row, [order[r] for r in ranks], chance, gradient
+
+
+@pytest.mark.parametrize('form', ['mixed', 'rest', 'all'])
+@pytest.mark.parametrize('num_samples', [2, 3, 4])
+def test_every_set_has_the_gradient_of_the_unordered_set_estimator(
+  num_samples, form
+):
+  estimator = estimator_of(0, num_samples, baselines.LeaveOneOut(form))
+  for row, values, chance, gradient in outcomes_by_tuple(
+    estimator, num_samples
+  ):
+    problem = PROBLEMS[row]
+    np.testing.assert_allclose(
+      chance,
+      reference.chance_of_order(values, dict(enumerate(problem.q))),
+      rtol=1e-12,
+    )
+    expected = reference.unordered_set_gradient(problem, values)
+    np.testing.assert_allclose(gradient, expected, rtol=0.0, atol=1e-10)
+
+
+@pytest.mark.parametrize('num_samples', [2, 3])
+def test_the_order_of_the_draws_does_not_matter(num_samples):
+  estimator = estimator_of(1, num_samples, baselines.LeaveOneOut())
+  found = {}
+  for row, values, _, gradient in outcomes_by_tuple(estimator, num_samples):
+    same = found.setdefault((row, frozenset(values)), gradient)
+    np.testing.assert_allclose(gradient, same, rtol=0.0, atol=1e-10)
+
+
+@pytest.mark.parametrize('level', [None, 2.5])
+@pytest.mark.parametrize(
+  ('num_summed', 'num_samples'), splits(NUM_VALUES, (0, 1, 2), (2, 3))
+)
+def test_variance_without_replacement_is_at_most_that_of_a_single_draw(
+  num_summed, num_samples, level
+):
+  actual = variance_of(estimator_of(num_summed, num_samples, level))
+  single = variance_of(test_variance.summed(level, num_summed))
+  assert np.all(actual <= single * (1.0 + RTOL) + ATOL)
+
+
+@pytest.mark.parametrize(
+  ('num_summed', 'num_samples'), splits(NUM_VALUES, (0, 1, 2), (2, 3))
+)
+def test_variance_without_replacement_is_at_most_that_of_independent_draws(
+  num_summed, num_samples
+):
+  actual = variance_of(estimator_of(num_summed, num_samples))
+  independent = variance_of(test_variance.summed(None, num_summed, num_samples))
+  assert np.all(actual <= independent * (1.0 + RTOL) + ATOL)
+
+
+@pytest.mark.parametrize('name', ['None', 'IndependentSample', 'mixed'])
+@pytest.mark.parametrize('num_summed', [0, 1, 3])
+def test_no_variance_is_left_where_all_values_are_drawn(num_summed, name):
+  num_samples = NUM_VALUES - num_summed
+  estimator = estimator_of(num_summed, num_samples, BASELINES[name]())
+  np.testing.assert_allclose(variance_of(estimator), 0.0, atol=ATOL)
+
+
+# Without replacement, real draws.
+
+
+def tiled(parameter, num_rows):
+  return tf.tile(
+    tf.constant(parameter, tf.float64)[tf.newaxis],
+    [num_rows] + [1] * np.ndim(parameter),
+  )
+
+
+FIVE = np.array([0.3, 1.1, -0.5, 0.0, 0.8])
+STEEP = 4.0 * np.exp(-0.04 * np.arange(300.0)) * np.cos(np.arange(300.0))
+SITES = np.array([0.4, -0.9, 0.2])
+RATE = 2.5
+# Entries of the first axis of a code; no draw of the tests is as large.
+BASE = 1024
+
+
+def code_of_sites(z):
+  return np.sum(z * 2 ** np.arange(z.shape[-1]), axis=-1)
+
+
+def product_table(logits):
+  table = reference.product([reference.bernoulli(x) for x in logits])
+  return {int(code_of_sites(z)): p for z, p in table}
+
+
+def poisson_table(rate, size=40):
+  return {
+    z: math.exp(z * math.log(rate) - rate - math.lgamma(z + 1.0))
+    for z in range(size)
+  }
+
+
+LAWS = {  # rows to a distribution, a table of its codes, and the code
+  'Categorical_of_5': (
+    lambda n: tfd.Categorical(logits=tiled(FIVE, n)),
+    dict(reference.categorical(FIVE)),
+    np.asarray,
+  ),
+  'Categorical_of_300': (
+    lambda n: tfd.Categorical(logits=tiled(STEEP, n)),
+    dict(reference.categorical(STEEP)),
+    np.asarray,
+  ),
+  'Poisson': (
+    lambda n: tfd.Poisson(tiled(RATE, n)),
+    poisson_table(RATE),
+    lambda z: np.int64(np.asarray(z)),
+  ),
+  'product': (
+    lambda n: tfd.Independent(tfd.Bernoulli(logits=tiled(SITES, n)), 1),
+    product_table(SITES),
+    lambda z: code_of_sites(np.asarray(z)),
+  ),
+  'BatchBroadcast': (
+    lambda n: tfd.BatchBroadcast(
+      tfd.Categorical(logits=tf.constant(FIVE)), [n]
+    ),
+    dict(reference.categorical(FIVE)),
+    np.asarray,
+  ),
+}
+
+
+def best_codes(table, num):
+  return sorted(table, key=lambda z: -table[z])[:num]
+
+
+def normalised(table):
+  total = math.fsum(table.values())
+  return {z: p / total for z, p in table.items()}
+
+
+def drawn_codes(name, estimator, num_rows, seed=(3, 4)):
+  """Codes of the draws, `[M, rows]`; checks the summed atoms on the way."""
+  make, table, encode = LAWS[name]
+  atoms = estimator.sample_atoms(make(num_rows), tf.constant(seed))
+  codes = encode(atoms.values)
+  num_summed = atoms.num_summed
+  np.testing.assert_array_equal(
+    codes[:num_summed].T,
+    np.tile(best_codes(table, num_summed), [num_rows, 1]),
+  )
+  np.testing.assert_allclose(
+    np.sum(atoms.weights, axis=0), 1.0, rtol=0.0, atol=1e-6
+  )
+  return codes[num_summed:]
+
+
+@pytest.mark.parametrize('num_summed', [0, 1])
+@pytest.mark.parametrize('name', list(LAWS))
+def test_no_value_is_drawn_twice_and_no_summed_one_at_all(name, num_summed):
+  table = LAWS[name][1]
+  codes = drawn_codes(name, estimator_of(num_summed, 4), 200)
+  codes = np.concatenate(
+    [np.tile(best_codes(table, num_summed), [200, 1]), codes.T], axis=1
+  )
+  assert all(len(set(row)) == num_summed + 4 for row in codes.tolist())
+
+
+@pytest.mark.parametrize(
+  ('name', 'num_summed'),
+  [
+    ('Categorical_of_5', 0),
+    ('Categorical_of_5', 1),
+    ('Poisson', 2),
+    ('product', 0),
+    ('product', 1),
+    ('BatchBroadcast', 1),
+  ],
+)
+def test_a_pair_is_drawn_as_often_as_without_replacement(name, num_summed):
+  table = LAWS[name][1]
+  rest = normalised(reference.without(table, *best_codes(table, num_summed)))
+  law = {
+    BASE * a + b: reference.chance_of_order([a, b], rest)
+    for a, b in itertools.permutations(rest, 2)
+  }
+  first, second = drawn_codes(name, estimator_of(num_summed, 2), 30_000)
+  statistical.assert_follows(
+    BASE * first + second,
+    list(law),
+    list(law.values()),
+    num_tests=NUM_TESTS,
+    detectable=0.05,
+  )
+
+
+def test_pairs_of_a_long_table_are_drawn_as_often_as_without_replacement():
+  name, num_rows = 'Categorical_of_300', 20_000
+  table = LAWS[name][1]
+  first, second = drawn_codes(name, estimator_of(0, 2), num_rows)
+  (best,) = best_codes(table, 1)
+  left = normalised(reference.without(table, best))
+  for draws, law in ((first, table), (second[first == best], left)):
+    statistical.assert_follows(
+      draws,
+      list(law),
+      list(law.values()),
+      num_tests=NUM_TESTS,
+      detectable=0.15,
+    )
+
+
+# Stratified, all outcomes in turn.
+
+
+def pieces_of_strata(probs, num_draws):
+  """The pieces into which the CDF cuts the strata of (0, 1).
+
+  Args:
+    probs: Array of shape `[K]`, the law, in the order of the table.
+    num_draws: Python `int`, the number of strata.
+
+  Returns:
+    pieces: For each stratum a list of pairs: the middle of the piece, in units
+      of the stratum and from its start, and its share of the stratum.
+  """
+  cuts = np.cumsum(probs)[:-1] * num_draws
+  pieces = []
+  for stratum in range(num_draws):
+    inside = cuts[(cuts > stratum) & (cuts < stratum + 1)] - stratum
+    ends = np.concatenate([[0.0], np.unique(inside), [1.0]])
+    pieces.append(list(zip((ends[1:] + ends[:-1]) / 2.0, np.diff(ends))))
+  return pieces
+
+
+def stratified_outcomes(monkeypatch, row, num_summed, num_draws, baseline):
+  """Chances `[T, 1]` and gradients `[T, 1, K]` of all orders and pieces."""
+  problem = PROBLEMS[row]
+  summed, rest = problem.most_probable(num_summed)
+  probs = np.where(np.isin(np.arange(NUM_VALUES), rest), problem.q, 0.0)
+  pieces = pieces_of_strata(probs / np.sum(probs), num_draws)
+  keys, uniforms, chances = [], [], []
+  for order in itertools.permutations(range(num_draws)):
+    for chosen in itertools.product(*(pieces[stratum] for stratum in order)):
+      keys.append((np.array(order) + 0.5) / num_draws)
+      uniforms.append([middle for middle, _ in chosen])
+      share = np.prod([share for _, share in chosen])
+      chances.append(share / math.factorial(num_draws))
+  scripts = [np.array(keys).T, np.array(uniforms).T]  # [M, T]
+
+  def scripted(shape, seed, dtype):
+    del seed
+    script = scripts.pop(0)
+    # Two uniforms make a draw of a long table, the second one here.
+    assert list(shape) == [2, num_draws, 1, len(keys)]
+    return tf.constant(np.stack([script[:, np.newaxis]] * 2), dtype)
+
+  monkeypatch.setattr(_random, '_plain_uniform', scripted)
+  estimator = estimator_of(num_summed, num_draws, baseline, samplers.Stratified)
+  logits = tiled(test_variance.LOGITS[row], len(keys))
+  costs = test_variance.COSTS[row]
+  with tf.GradientTape() as tape:
+    tape.watch(logits)
+    f, q = test_variance.make_problem(costs)(logits)
+    value = tfp_rb.expectation(f, q, estimator, seed=[0, 0])
+  assert not scripts
+  gradients = tape.gradient(value, logits).numpy()
+  return np.array(chances)[:, np.newaxis], gradients[:, np.newaxis]
+
+
+@pytest.mark.parametrize('level', [None, 2.5])
+@pytest.mark.parametrize(
+  ('num_summed', 'num_draws'), [(0, 1), (0, 2), (0, 3), (1, 2), (1, 4), (2, 3)]
+)
+@pytest.mark.parametrize('row', [1, 3])
+def test_stratified_draws_are_unbiased_and_vary_no_more_than_independent_ones(
+  monkeypatch, row, num_summed, num_draws, level
+):
+  independent = variance_of(test_variance.summed(level, num_summed, num_draws))[
+    row
+  ]
+  chances, gradients = stratified_outcomes(
+    monkeypatch, row, num_summed, num_draws, level
+  )
+  np.testing.assert_allclose(np.sum(chances), 1.0, rtol=1e-12)
+  np.testing.assert_allclose(
+    np.sum(chances * gradients[:, 0], axis=0),
+    PROBLEMS[row].exact_gradient(),
+    rtol=0.0,
+    atol=1e-10,
+  )
+  (actual,) = test_variance.total_variance(chances, gradients)
+  assert actual <= independent * (1.0 + RTOL) + ATOL
+  if num_draws > 1 and num_summed < 2:
+    assert actual < independent
+
+
+# Stratified, real draws.
+
+
+@pytest.mark.parametrize('num_summed', [0, 1])
+@pytest.mark.parametrize('name', list(LAWS))
+def test_each_stratified_draw_alone_follows_the_law_of_the_rest(
+  name, num_summed
+):
+  table = LAWS[name][1]
+  rest = normalised(reference.without(table, *best_codes(table, num_summed)))
+  is_long = len(table) > 100
+  codes = drawn_codes(
+    name,
+    estimator_of(num_summed, 3, sampler=samplers.Stratified),
+    20_000,
+  )
+  # The first and the last: an order that is not random shows in both.
+  for draws in (codes[0], codes[-1]):
+    statistical.assert_follows(
+      draws,
+      list(rest),
+      list(rest.values()),
+      num_tests=NUM_TESTS,
+      detectable=0.1 if is_long else 0.06,
+    )
+
+
+@pytest.mark.parametrize('num_draws', [2, 5, 64, 127])
+def test_stratified_draws_of_equal_values_are_a_permutation(num_draws):
+  estimator = estimator_of(0, num_draws, sampler=samplers.Stratified)
+  q = tfd.Categorical(logits=tf.zeros([20, num_draws], tf.float64))
+  values = estimator.sample_atoms(q, tf.constant([5, 6])).values.numpy()
+  np.testing.assert_array_equal(
+    np.sort(values, axis=0), np.tile(np.arange(num_draws), [20, 1]).T
+  )
+  # Each row in an order of its own, which is not that of the values.
+  assert len({tuple(row) for row in values.T}) > (1 if num_draws == 2 else 10)
+
+
+def test_stratified_draws_of_a_broadcast_distribution_are_permutations():
+  estimator = estimator_of(0, 4, sampler=samplers.Stratified)
+  q = tfd.BatchBroadcast(tfd.Categorical(logits=tf.zeros([1, 4])), [5, 3])
+  values = estimator.sample_atoms(q, tf.constant([5, 6])).values.numpy()
+  np.testing.assert_array_equal(
+    np.sort(values, axis=0),
+    np.broadcast_to(np.reshape(np.arange(4), [4, 1, 1]), [4, 5, 3]),
+  )
+
+
+def test_sites_of_a_stratified_product_have_orders_of_their_own():
+  estimator = estimator_of(0, 4, sampler=samplers.Stratified)
+  q = tfd.Sample(tfd.Categorical(logits=tf.zeros([4])), 6)
+  values = estimator.sample_atoms(q, tf.constant([5, 6])).values.numpy()
+  np.testing.assert_array_equal(
+    np.sort(values, axis=0), np.tile(np.arange(4), [6, 1]).T
+  )
+  assert len({tuple(site) for site in values.T}) > 1
+
+
+@pytest.mark.parametrize('dtype', [tf.float32, tf.float64])
+@pytest.mark.parametrize('num_draws', [1, 3, 1000, 2**17 + 1])
+def test_stratified_uniforms_lie_strictly_between_0_and_1(
+  monkeypatch, dtype, num_draws
+):
+  def check():
+    with _random.stratified(num_draws) as calls:
+      u = _random.uniform([num_draws], tf.constant([1, 2]), dtype, draw_axis=0)
+    assert calls == [0]
+    assert np.all((u > 0.0) & (u < 1.0))
+    assert u.shape == [num_draws]
+    return u.numpy()
+
+  u = np.sort(check())
+  # One in each stratum, up to the rounding of float32.
+  np.testing.assert_allclose(
+    u * num_draws, np.arange(num_draws) + 0.5, rtol=0.0, atol=0.6
+  )
+  # The largest and the smallest that there are, in every stratum.
+  num_bits = 23 if dtype == tf.float32 else 52
+  plain = _random._plain_uniform
+  for extreme in (0.5 * 2.0**-num_bits, 1.0 - 0.5 * 2.0**-num_bits):
+    results = []
+
+    def scripted(shape, seed, dtype, results=results, extreme=extreme):
+      results.append(None)
+      if len(results) % 2:  # the orders come first
+        return plain(shape, seed, dtype)
+      return tf.fill(shape, tf.constant(extreme, dtype))
+
+    with monkeypatch.context() as patch:
+      patch.setattr(_random, '_plain_uniform', scripted)
+      check()
+
+
+def test_stratification_ends_with_its_block():
+  with _random.stratified(4):
+    pass
+  u = _random.uniform([4], tf.constant([1, 2]), tf.float64, draw_axis=0)
+  plain = _random._plain_uniform([4], tf.constant([1, 2]), tf.float64)
+  np.testing.assert_array_equal(u, plain)
+
+
+@pytest.mark.parametrize(
+  ('num_summed', 'baseline'), [(1, baselines.IndependentSample()), (0, 1.0)]
+)
+def test_stratified_draws_are_unbiased_by_draws(num_summed, baseline):
+  report = tfp_rb.testing.assert_unbiased(
+    estimator_of(num_summed, 3, baseline, samplers.Stratified),
+    detectable_bias=0.05,
+  )
+  assert not report.is_exact
+  assert report.detectable_bias <= 0.055
+
+
+# What is refused.
+
+Q = tfd.Categorical(logits=np.array([0.0, 1.0, 2.0, 0.5]))
+
+
+def cost(z):
+  return tf.cast(z, tf.float64)
+
+
+@pytest.mark.parametrize('num_summed', [0, 1])
+def test_leave_one_out_refuses_stratified_draws(num_summed):
+  estimator = estimator_of(
+    num_summed, 2, baselines.LeaveOneOut(), samplers.Stratified
+  )
+  with raises(
+    ValueError,
+    '`baselines.LeaveOneOut` needs draws that are independent or without ',
+    'but `sampler` is `samplers.Stratified()`',
+    'Use another baseline',
+  ):
+    tfp_rb.expectation(cost, Q, estimator)
+
+
+@pytest.mark.parametrize('num_summed', [0, 1])
+@pytest.mark.parametrize(
+  'sampler', [samplers.Stratified, samplers.WithoutReplacement]
+)
+def test_optimal_refuses_dependent_draws(sampler, num_summed):
+  estimator = estimator_of(num_summed, 2, baselines.Optimal(), sampler)
+  with raises(
+    ValueError,
+    '`baselines.Optimal` needs independent draws',
+    'but `sampler` draws dependent ones',
+    'Use `tfp_rb.samplers.IID()`',
+  ):
+    tfp_rb.expectation(cost, Q, estimator)
+
+
+def test_at_most_eight_draws_are_made_without_replacement():
+  estimator_of(0, 8)
+  with raises(
+    ValueError, '`num_samples` must be at most 8', 'but is 9', 'Draw fewer'
+  ):
+    estimator_of(0, 9)
+
+
+@pytest.mark.parametrize(
+  ('num_summed', 'num_samples', 'most'), [(0, 5, 4), (1, 4, 3), (3, 2, 1)]
+)
+def test_no_more_values_are_drawn_than_there_are(num_summed, num_samples, most):
+  with raises(
+    ValueError,
+    f'`num_samples` must be at most {most} without replacement',
+    f'has 4 values and {num_summed} are summed, but is {num_samples}',
+    'Draw fewer, or sum all.',
+  ):
+    tfp_rb.expectation(cost, Q, estimator_of(num_summed, num_samples))
+
+
+@pytest.mark.parametrize(
+  'sampler', [samplers.Stratified(), samplers.WithoutReplacement()], ids=repr
+)
+def test_a_budget_is_spent_on_independent_draws_only(sampler):
+  with raises(
+    ValueError,
+    '`sampler` must be `samplers.IID()` with a `budget`',
+    f'but is {sampler!r}',
+    'Use `num_summed`.',
+  ):
+    tfp_rb.rao_blackwellize(tfp_rb.REINFORCE(), budget=3, sampler=sampler)
+  tfp_rb.rao_blackwellize(tfp_rb.REINFORCE(), budget=3, sampler=samplers.IID())
+
+
+@pytest.mark.parametrize('sampler', ['IID', samplers.IID, 3, len], ids=str)
+def test_sampler_must_be_a_sampler(sampler):
+  with raises(
+    TypeError, '`sampler` must be one of `tfp_rb.samplers`, but is', 'Write'
+  ):
+    tfp_rb.rao_blackwellize(tfp_rb.REINFORCE(), num_summed=1, sampler=sampler)
+
+
+class OfUser(tfd.Categorical):
+  """A distribution whose partition the user wrote."""
+
+
+def partition_of_user(q, num_summed):
+  part = tfp_rb.partition(tfd.Categorical(logits=q.logits), num_summed)
+  logits = tf.tensor_scatter_nd_update(
+    q.logits, part.values[:, tf.newaxis], tf.fill([num_summed], -np.inf)
+  )
+  return part._replace(
+    sample_rest=lambda n, seed: tf.random.stateless_categorical(
+      logits[tf.newaxis], n, seed, dtype=tf.int32
+    )[0],
+    excluding=None,
+  )
+
+
+def test_stratified_draws_need_a_partition_of_this_library(monkeypatch):
+  monkeypatch.setattr(base, '_REGISTRY', dict(base._REGISTRY))
+  tfp_rb.RegisterPartition(OfUser)(partition_of_user)
+  q = OfUser(logits=[0.0, 1.0, 2.0])
+  for num_summed in (0, 1):
+    estimator = estimator_of(num_summed, 2, sampler=samplers.Stratified)
+    with raises(
+      NotImplementedError,
+      '`samplers.Stratified` needs a partition of this library',
+      'that of `OfUser` draws by other means',
+      'Use `samplers.IID()`.',
+    ):
+      estimator.sample_atoms(q, tf.constant([0, 1]))
+
+
+def test_a_partition_of_the_user_is_drawn_without_replacement(monkeypatch):
+  monkeypatch.setattr(base, '_REGISTRY', dict(base._REGISTRY))
+  tfp_rb.RegisterPartition(OfUser)(partition_of_user)
+  q = OfUser(logits=[0.0, 1.0, 2.0])
+  for num_summed in (0, 1):
+    estimator = estimator_of(num_summed, 3 - num_summed)
+    atoms = estimator.sample_atoms(q, tf.constant([0, 1]))
+    np.testing.assert_array_equal(np.sort(atoms.values), [0, 1, 2])
+    np.testing.assert_allclose(
+      np.array(atoms.weights)[np.argsort(atoms.values)],
+      reference.softmax(np.arange(3.0)),
+      rtol=1e-5,
+    )
+
+
+# The same everywhere.
+
+
+@pytest.mark.parametrize(
+  'sampler', [samplers.Stratified, samplers.WithoutReplacement]
+)
+def test_atoms_are_equal_in_eager_graph_and_xla(sampler):
+  estimator = estimator_of(1, 2, sampler=sampler)
+
+  def sample(seed):
+    atoms = estimator.sample_atoms(Q, seed)
+    return atoms.values, atoms.weights
+
+  graph, compiled = tf.function(sample), tf.function(sample, jit_compile=True)
+  for seed in ([1, 2], [-7, 2**31 - 1], [0, 0]):
+    seed = tf.constant(seed)
+    values, weights = sample(seed)
+    for mode in (graph, compiled):
+      other_values, other_weights = mode(seed)
+      np.testing.assert_array_equal(values, other_values)
+      np.testing.assert_allclose(weights, other_weights, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+  'sampler',
+  [samplers.IID(), samplers.Stratified(), samplers.WithoutReplacement()],
+  ids=repr,
+)
+def test_estimators_with_a_sampler_come_back_from_json(sampler):
+  estimator = tfp_rb.rao_blackwellize(
+    tfp_rb.REINFORCE(baseline=2.5, num_samples=3), num_summed=1, sampler=sampler
+  )
+  config = json.loads(json.dumps(estimator.get_config()))
+  again = type(estimator).from_config(config)
+  assert type(again.sampler) is type(sampler)
+  assert again.get_config() == estimator.get_config()
+  assert repr(again) == repr(estimator)
+  assert repr(sampler) in repr(estimator)
+  for a, b in zip(
+    estimator.sample_atoms(Q, tf.constant([1, 2]))[:3],
+    again.sample_atoms(Q, tf.constant([1, 2]))[:3],
+  ):
+    np.testing.assert_array_equal(a, b)
+
+
+# Numerics.
+
+INF = np.inf
+HARD_LOGITS = np.array([
+  [-INF, 0.3, -INF, -INF, 1.0],  # fewer possible values than draws
+  [-INF, 0.3, -INF, -INF, -INF],
+  [1e4, -1e4, 0.0, 9.9e3, 1e4],
+  [1e4, -1e4, 0.0, -1e4, 1.0],  # all but one underflow
+  [0.0, 0.0, 0.0, 0.0, 0.0],
+])  # fmt: skip
+
+
+@pytest.mark.parametrize('dtype', [tf.float32, tf.float64])
+@pytest.mark.parametrize(
+  ('num_summed', 'num_samples', 'sampler', 'baseline'),
+  [
+    (0, 5, samplers.WithoutReplacement, baselines.LeaveOneOut()),
+    (2, 3, samplers.WithoutReplacement, baselines.LeaveOneOut()),
+    (1, 3, samplers.WithoutReplacement, None),
+    (4, 1, samplers.WithoutReplacement, baselines.LeaveOneOut()),
+    (1, 3, samplers.Stratified, None),
+    (4, 3, samplers.Stratified, 1.0),
+  ],
+)
+def test_value_and_gradient_are_finite_for_extreme_logits(
+  num_summed, num_samples, sampler, baseline, dtype
+):
+  estimator = estimator_of(num_summed, num_samples, baseline, sampler)
+  logits = tf.constant(HARD_LOGITS, dtype)
+  is_possible = np.isfinite(HARD_LOGITS)
+  atoms = estimator.sample_atoms(tfd.Categorical(logits=logits), [0, 1])
+  np.testing.assert_allclose(np.sum(atoms.weights, axis=0), 1.0, rtol=1e-5)
+  assert np.all(np.asarray(atoms.weights) >= 0.0)
+  rows = np.arange(len(HARD_LOGITS))
+  assert np.all(is_possible[rows, atoms.values.numpy()])
+  # Infinite where `f` must not be evaluated.
+  costs = np.where(is_possible, np.arange(5.0), np.inf)
+
+  def f(z):
+    return tf.transpose(tf.gather(costs, tf.transpose(z), batch_dims=1))
+
+  with tf.GradientTape() as tape:
+    tape.watch(logits)
+    q = tfd.Categorical(logits=logits)
+    value = tfp_rb.expectation(f, q, estimator, seed=[0, 1])
+  assert np.all(np.isfinite(value))
+  assert np.all(np.isfinite(tape.gradient(value, logits)))
+  if sampler is samplers.WithoutReplacement and num_summed + num_samples == 5:
+    expected = np.sum(tf.nn.softmax(logits) * np.arange(5.0), axis=1)
+    np.testing.assert_allclose(value, expected, rtol=1e-5)

@@ -1,0 +1,135 @@
+"""Draws outside a window, or outside a set, of a law on integers.
+
+By inverse CDF, in float64, and from the proper side: a tail below the mode is
+never one less the tail above it.
+"""
+
+import tensorflow as tf
+
+from tfp_rb import _random
+
+__all__ = ['Gaps', 'invert_tail']
+
+
+class Gaps:
+  """What lies between, below and above given integers."""
+
+  def __init__(self, excluded, mode, tail, lowest):
+    """Measures the gaps.
+
+    Args:
+      excluded: `Tensor` of shape `[n] + batch_shape`, ascending.
+      mode: `Tensor` of `batch_shape`, a most probable value.
+      tail: Callable `(z, below)`, as in `CountLaw`, for any `z`.
+      lowest: Python `float`, the smallest value of the law.
+    """
+    self._tail = tail
+    bottom = tf.fill(tf.shape(excluded[:1]), tf.cast(lowest - 1.0, tf.float64))
+    # A gap holds what lies strictly between its ends; the last has no end.
+    self._lower = tf.concat([bottom, tf.maximum(excluded, bottom)], axis=0)
+    upper = tf.maximum(excluded, bottom)
+    is_below = upper <= mode
+    self._is_below = tf.concat([is_below, tf.zeros_like(is_below[:1])], axis=0)
+    self._upper = tf.concat([upper, bottom], axis=0)  # the last is not used
+    near = tf.where(self._is_below, self._lower, self._upper - 1.0)
+    far = tf.where(self._is_below, self._upper - 1.0, self._lower)
+    start = tail(near, self._is_below)
+    # What the last gap starts from: nothing lies beyond it.
+    self._start = tf.concat([start[:-1], tf.zeros_like(start[:1])], axis=0)
+    masses = tail(far, self._is_below) - self._start
+    is_gap = tf.concat(
+      [self._upper[:-1] - self._lower[:-1] > 1.0, tf.ones_like(is_below[:1])], 0
+    )
+    self._masses = tf.where(is_gap, tf.maximum(masses, 0.0), 0.0)
+
+  @property
+  def total(self):
+    """`Tensor` of `batch_shape`, the mass of all gaps."""
+    return tf.reduce_sum(self._masses, axis=0)
+
+  def draw(self, u, bound):
+    """Draws from the gaps.
+
+    Args:
+      u: `Tensor` of shape `[2, num_draws] + batch_shape`, uniform.
+      bound: Python `float`, the largest value returned.
+
+    Returns:
+      z: `Tensor` of shape `[num_draws] + batch_shape`.
+    """
+    rank = self._masses.shape.rank
+    masses = tf.transpose(self._masses, [*range(1, rank), 0])
+    index = _random.search_index(masses[tf.newaxis], u[0])
+    one_hot = tf.one_hot(index, self._masses.shape[0], True, False, axis=1)
+
+    def chosen(x):  # [gaps] + batch_shape -> [num_draws] + batch_shape
+      zero = tf.zeros([], x.dtype)
+      return tf.reduce_sum(tf.where(one_hot, x[tf.newaxis], zero), axis=1)
+
+    lower, upper = chosen(self._lower), chosen(self._upper)
+    below = tf.reduce_any(one_hot & self._is_below, axis=1)
+    target = chosen(self._start) + u[1] * chosen(self._masses)
+    z = invert_tail(self._tail, target, below, upper, lower, lower + 1.0, bound)
+    is_last = index == self._masses.shape[0] - 1
+    # Rounding must not lead out of the gap.
+    return tf.where(
+      is_last,
+      tf.maximum(z, lower + 1.0),
+      tf.clip_by_value(z, lower + 1.0, tf.maximum(upper - 1.0, lower + 1.0)),
+    )
+
+
+def invert_tail(tail, target, below, first, last, lowest, bound):
+  """Finds the values at which the tails pass `target`.
+
+  Below the window: the smallest `z` with `q(Z <= z) > target`. Above it: the
+  smallest `z` with `q(Z > z) < target`. All elements at once; the bracket of
+  an element that is done no longer moves.
+
+  Args:
+    tail: Callable `(z, below)`, as in `CountLaw`, for any `z`.
+    target: `Tensor` of shape `[n] + batch_shape`.
+    below: Boolean `Tensor` of that shape.
+    first: `Tensor`, the first value of the window.
+    last: `Tensor`, the last value of the window.
+    lowest: Python `float` or `Tensor`, the smallest value to be found.
+    bound: Python `float`, the largest value returned.
+
+  Returns:
+    z: `Tensor` of the shape of `target`.
+  """
+
+  empty = target <= 0.0  # nothing to find; the draw will weigh 0
+
+  def reached(z):
+    mass = tail(z, below)
+    found = tf.where(below, mass > target, mass < target)
+    return found | empty | ~(z < bound)  # NaN ends the search
+
+  def double(low, high, done):
+    wider = tf.minimum(last + 2.0 * (high - last), bound)
+    low = tf.where(done, low, high)
+    high = tf.where(done, high, wider)
+    return low, high, done | reached(high)
+
+  def bisect(low, high, done):
+    middle = tf.floor(0.5 * (low + high))
+    right = reached(middle)
+    low = tf.where(done | right, low, middle)
+    high = tf.where(done | ~right, high, middle)
+    return low, high, _is_bracketed(low, high)
+
+  not_all = lambda low, high, done: ~tf.reduce_all(done)
+  low = tf.where(below, tf.cast(lowest - 1.0, tf.float64), last)
+  high = tf.where(below, first - 1.0, last + 1.0)
+  low, high, _ = tf.while_loop(
+    not_all, double, (low, high, below | reached(high))
+  )
+  low, high, _ = tf.while_loop(
+    not_all, bisect, (low, high, _is_bracketed(low, high))
+  )
+  return high
+
+
+def _is_bracketed(low, high):
+  return ~(high - low > 1.0)
