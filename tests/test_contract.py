@@ -74,7 +74,10 @@ def test_every_exported_estimator_has_a_row():
     for item in map(vars(tfp_rb).get, tfp_rb.__all__)
     if isinstance(item, type) and issubclass(item, tfp_rb.GradientEstimator)
   } - {tfp_rb.GradientEstimator}
-  assert exported <= {type(make(name)) for name in zoo.ESTIMATORS}
+  q = zoo.DISTRIBUTIONS['OneHotCategorical'].make()
+  rows = {type(make(name)) for name in zoo.ESTIMATORS}
+  rows |= {type(row.make(1, q)) for row in zoo.DIFFERENTIATING.values()}
+  assert exported <= rows
 
 
 def test_every_exported_baseline_has_a_row():
@@ -388,7 +391,9 @@ def assert_same_behaviour(copy, estimator):
   q = row.make(batch_shape=(3,))
   seed = tf.constant(SEED)
   assert type(copy) is type(estimator)
-  for a, b in zip(copy.sample_atoms(q, seed), estimator.sample_atoms(q, seed)):
+  for a, b in zip(
+    copy.sample_atoms(q, seed)[:4], estimator.sample_atoms(q, seed)[:4]
+  ):
     np.testing.assert_array_equal(a, b)
   results = (estimate(e, row, batch_shape=(3,)) for e in (copy, estimator))
   for a, b in zip(*results):
@@ -629,5 +634,5 @@ def test_an_estimator_shows_its_settings():
   )
   assert repr(estimator) == (
     "RaoBlackwellized(estimator=REINFORCE(baseline=LeaveOneOut(form='mixed'), "
-    'num_samples=2), num_summed=3, budget=None)'
+    'num_samples=2), num_summed=3, sampler=IID())'
   )

@@ -93,14 +93,18 @@ def test_num_summed_must_not_exceed_the_number_of_values_of_a_product():
 
 
 @pytest.mark.parametrize(
-  'arguments', [{}, {'num_summed': 1, 'budget': 2}], ids=['neither', 'both']
+  'arguments',
+  [{}, {'num_summed': 1, 'budget': 2}, {'num_summed': 1, 'atoms': len}],
+  ids=['none', 'two', 'another_two'],
 )
-def test_either_num_summed_or_budget_must_be_given(arguments):
-  num_summed, budget = arguments.get('num_summed'), arguments.get('budget')
+def test_one_of_num_summed_budget_and_atoms_must_be_given(arguments):
   with raises(
     ValueError,
-    'Exactly one of `num_summed` and `budget` must be given',
-    f'`num_summed={num_summed}` and `budget={budget}`',
+    'Exactly one of `num_summed`, `budget` and `atoms` must be given',
+    *(
+      f'`{name}={arguments.get(name)}`'
+      for name in ('num_summed', 'budget', 'atoms')
+    ),
   ):
     tfp_rb.rao_blackwellize(tfp_rb.REINFORCE(), **arguments)
 
@@ -431,3 +435,46 @@ def test_parameter_gone_bad_is_reported_by_validate_args():
   rate.assign(-1.0)
   with pytest.raises(tf.errors.InvalidArgumentError, match='`rate`'):
     tfp_rb.expectation(lambda z: z, q)
+
+
+# Estimators of the user's.
+
+
+class Broken(tfp_rb.GradientEstimator):
+  def __init__(self, answer):
+    super().__init__()
+    self.answer = answer
+
+  def evaluate(self, f, distribution, atoms, seed):
+    return self.answer(f(atoms.values))
+
+
+@pytest.mark.parametrize(
+  ('answer', 'kind', 'parts'),
+  [
+    (lambda x: (x, x), TypeError, ['`Broken.evaluate`', '`tfp_rb.Estimate`']),
+    (
+      lambda x: tfp_rb.Estimate(x, x[..., tf.newaxis]),
+      ValueError,
+      ['`surrogate`', '`Broken`', '(1,)', '(1, 1)'],
+    ),
+    (
+      lambda x: tfp_rb.Estimate(x[0], x),
+      ValueError,
+      ['`value`', '`Broken`', '(1,)', '()'],
+    ),
+  ],
+  ids=['pair', 'surrogate', 'value'],
+)
+def test_estimate_must_be_one_of_the_right_shape(answer, kind, parts):
+  with raises(kind, *parts):
+    tfp_rb.expectation(
+      lambda z: tf.cast(z, tf.float32),
+      tfd.Categorical(logits=[0.0, 1.0]),
+      Broken(answer),
+    )
+
+
+def test_f_must_return_something():
+  with raises(TypeError, '`f` must return a Tensor', 'None'):
+    tfp_rb.expectation(lambda z: None, tfd.Poisson(2.0), tfp_rb.REINFORCE())

@@ -121,3 +121,45 @@ def test_a_shared_draw_leaves_no_noise_when_all_atoms_are_summed(bernoulli):
   np.testing.assert_allclose(draws[0], -0.045, atol=1e-12)
   np.testing.assert_allclose(draws[1], -0.003179, atol=1e-6)
   assert np.ptp(draws[1]) < 1e-12
+
+
+# The variances of all estimators.
+
+
+def test_the_variance_benchmark_writes_what_it_prints(tmp_path):
+  command = [
+    sys.executable,
+    str(EXAMPLES / 'benchmarks' / 'variance.py'),
+    '--smoke',
+    f'--output_dir={tmp_path}',
+  ]
+  done = subprocess.run(command, capture_output=True, text=True, check=True)
+  assert 'ReinMax' in done.stdout
+  assert (tmp_path / 'variance.png').stat().st_size > 10_000
+  with open(tmp_path / 'variance.csv') as file:
+    rows = list(csv.DictReader(file))
+  assert len(rows) == 3 * 2
+  assert all(float(row['variance']) > 0.0 for row in rows)
+
+
+# In a process of its own: the flags of two scripts do not go together.
+SUMMARY = """
+import pathlib, sys
+sys.path.insert(0, sys.argv[1])
+import variance
+rows = variance.read(pathlib.Path(sys.argv[2]))
+assert {row['problem'] for row in rows} == set(variance.PROBLEMS)
+assert {row['estimator'] for row in rows} == set(variance.ESTIMATORS)
+print(variance.summary(rows))
+"""
+
+
+def test_the_readme_shows_the_committed_variances():
+  results = EXAMPLES / 'results' / 'variance' / 'variance.csv'
+  done = subprocess.run(
+    [sys.executable, '-c', SUMMARY, str(EXAMPLES / 'benchmarks'), str(results)],
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  assert done.stdout.strip() in (EXAMPLES.parent / 'README.md').read_text()

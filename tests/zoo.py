@@ -98,11 +98,114 @@ def _budget(row):
   return EstimatorRow(make, num_evaluations)
 
 
+def _drawn(K, k, M):
+  return k + (M if k < K else 0)
+
+
+def _nvil(M):
+  return tfp_rb.NVIL(tf.constant(0.5), num_samples=M)
+
+
+def _without_replacement(name):
+  def make(k, M):
+    return tfp_rb.rao_blackwellize(
+      tfp_rb.REINFORCE(baseline=BASELINES[name].make(), num_samples=M),
+      num_summed=k,
+      sampler=tfp_rb.samplers.WithoutReplacement(),
+    )
+
+  return EstimatorRow(make, _drawn)
+
+
+# For every distribution.
 ESTIMATORS = {
   'Exact': EstimatorRow(lambda k, M: tfp_rb.Exact(), lambda K, k, M: K),
+  'NVIL': EstimatorRow(lambda k, M: _nvil(M), lambda K, k, M: M),
+  'summed-NVIL': EstimatorRow(
+    lambda k, M: tfp_rb.rao_blackwellize(_nvil(M), num_summed=k),
+    _drawn,
+  ),
+  'without_replacement-none': _without_replacement('none'),
+  'without_replacement-mixed': _without_replacement('mixed'),
   **{f'REINFORCE-{n}': _reinforce(row) for n, row in BASELINES.items()},
   **{f'summed-{n}': _summed(row) for n, row in BASELINES.items()},
   **{f'budget-{n}': _budget(row) for n, row in BASELINES.items()},
+}
+
+
+class DifferentiatingRow(NamedTuple):
+  """An estimator that differentiates `f` by its atoms.
+
+  `num_evaluations` lists the promised numbers of atoms, one for each call of
+  `f`, for `k` summed atoms and `M` draws of a single site or of a product.
+  `has_noise` says that it has noise beside the atoms.
+  """
+
+  make: Callable  # (M, distribution) -> estimator that only draws
+  num_evaluations: Callable  # (k, M, is_product) -> list of ints
+  is_unbiased: bool = False
+  has_noise: bool = False
+
+
+def control_variate_of(distribution):
+  """A function of relaxed atoms that is far from constant."""
+  event_shape = distribution.event_shape
+
+  def control_variate(x):
+    size = event_shape.num_elements()
+    position = tf.reshape(tf.range(1.0, size + 1.0), event_shape)
+    position = tf.cast(position, x.dtype)
+    terms = 2.0 * tf.sin(2.0 * position * x) + position * x**2
+    return tf.reduce_sum(terms, axis=list(range(-event_shape.rank, 0)))
+
+  return control_variate
+
+
+def _at_relaxed_draws(k, M, is_product):
+  return [k + M, k + M if is_product else M]
+
+
+# For sites of one-hot vectors and of Bernoulli variables.
+DIFFERENTIATING = {
+  'MuProp': DifferentiatingRow(
+    lambda M, q: tfp_rb.MuProp(num_samples=M),
+    lambda k, M, is_product: [k + M + 1],
+    is_unbiased=True,
+  ),
+  'DARN': DifferentiatingRow(
+    lambda M, q: tfp_rb.DARN(num_samples=M), lambda k, M, is_product: [k + M]
+  ),
+  'ReinMax': DifferentiatingRow(
+    lambda M, q: tfp_rb.ReinMax(1.25, num_samples=M),
+    lambda k, M, is_product: [k + M],
+  ),
+  'REBAR': DifferentiatingRow(
+    lambda M, q: tfp_rb.REBAR(0.5, 0.75, num_samples=M),
+    _at_relaxed_draws,
+    is_unbiased=True,
+    has_noise=True,
+  ),
+  'RELAX': DifferentiatingRow(
+    lambda M, q: tfp_rb.RELAX(control_variate_of(q), 0.5, 0.75, num_samples=M),
+    lambda k, M, is_product: [k + M],
+    is_unbiased=True,
+    has_noise=True,
+  ),
+  'GumbelSoftmax': DifferentiatingRow(
+    lambda M, q: tfp_rb.GumbelSoftmax(0.75, num_samples=M),
+    lambda k, M, is_product: [k + M],
+    has_noise=True,
+  ),
+  'GumbelSoftmax-relaxed': DifferentiatingRow(
+    lambda M, q: tfp_rb.GumbelSoftmax(0.75, False, num_samples=M),
+    lambda k, M, is_product: [k + M],
+    has_noise=True,
+  ),
+  'GumbelSoftmax-averaged': DifferentiatingRow(
+    lambda M, q: tfp_rb.GumbelSoftmax(0.75, num_noises=4, num_samples=M),
+    lambda k, M, is_product: [k + M],
+    has_noise=True,
+  ),
 }
 
 

@@ -1,25 +1,47 @@
 """Rao-Blackwellized gradients of expectations over discrete distributions."""
 
-from tfp_rb import baselines, testing
+from tfp_rb import baselines, samplers, testing
 from tfp_rb._atoms import Atoms
 from tfp_rb._expectation import expectation
 from tfp_rb._rao_blackwell import rao_blackwellize
-from tfp_rb.estimators import REINFORCE, Estimate, Exact, GradientEstimator
+from tfp_rb.estimators import (
+  DARN,
+  NVIL,
+  REBAR,
+  REINFORCE,
+  RELAX,
+  AnnealedTemperature,
+  Estimate,
+  Exact,
+  GradientEstimator,
+  GumbelSoftmax,
+  MuProp,
+  ReinMax,
+)
 from tfp_rb.partitions import Partition, RegisterPartition, partition
 from tfp_rb.version import __version__
 
 __all__ = [
+  'AnnealedTemperature',
   'Atoms',
+  'DARN',
   'Estimate',
   'Exact',
   'GradientEstimator',
+  'GumbelSoftmax',
+  'MuProp',
+  'NVIL',
   'Partition',
+  'REBAR',
   'REINFORCE',
+  'RELAX',
   'RegisterPartition',
+  'ReinMax',
   '__version__',
   'baselines',
   'expectation',
   'partition',
   'rao_blackwellize',
+  'samplers',
   'testing',
 ]

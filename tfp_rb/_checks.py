@@ -5,7 +5,7 @@ import operator
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-__all__ = ['check_discrete', 'check_int', 'checked_function']
+__all__ = ['check_discrete', 'check_int', 'check_result', 'checked_function']
 
 
 def check_int(value, name, minimum):
@@ -48,19 +48,39 @@ def checked_function(f, distribution):
   """Returns `f` with its result checked: `[m] + batch_shape`, floating."""
 
   def checked(values):
-    result = tf.convert_to_tensor(f(values))
-    expected = values.shape[:1] + distribution.batch_shape
-    if not result.dtype.is_floating:
-      raise TypeError(
-        '`f` must return a floating-point Tensor, but returned one of '
-        f'{result.dtype.name}. Cast it, e.g. by `tf.cast(..., tf.float32)`.'
-      )
-    if not result.shape.is_compatible_with(expected):
-      raise ValueError(
-        f'`f` must return a Tensor of shape [m] + batch_shape, {expected}, for '
-        f'atoms of shape {values.shape}, but returned shape {result.shape}. '
-        'Reduce over the event, and keep the first axis and the batch.'
-      )
-    return result
+    return check_result(f(values), values, distribution, 'f')
 
+  checked.unchecked = f
   return checked
+
+
+def check_result(result, values, distribution, name):
+  """Returns what a function of atoms returned, if that is right.
+
+  Args:
+    result: What came.
+    values: `Tensor`, the atoms, `[m] + batch_shape + event_shape`.
+    distribution: The distribution.
+    name: Python `str`, what the function is called in an error.
+
+  Returns:
+    result: `Tensor` of shape `[m] + batch_shape`.
+  """
+  if result is None:
+    raise TypeError(
+      f'`{name}` must return a Tensor, but returned None. Add a `return`.'
+    )
+  result = tf.convert_to_tensor(result)
+  expected = values.shape[:1] + distribution.batch_shape
+  if not result.dtype.is_floating:
+    raise TypeError(
+      f'`{name}` must return a floating-point Tensor, but returned one of '
+      f'{result.dtype.name}. Cast it, e.g. by `tf.cast(..., tf.float32)`.'
+    )
+  if not result.shape.is_compatible_with(expected):
+    raise ValueError(
+      f'`{name}` must return a Tensor of shape [m] + batch_shape, {expected}, '
+      f'for atoms of shape {values.shape}, but returned shape {result.shape}. '
+      'Reduce over the event, and keep the first axis and the batch.'
+    )
+  return result

@@ -5,7 +5,7 @@ import tensorflow as tf
 from tfp_rb import _checks, _gradient, _random, baselines
 from tfp_rb._rao_blackwell import rao_blackwellize
 from tfp_rb.estimators import REINFORCE
-from tfp_rb.estimators.base import GradientEstimator
+from tfp_rb.estimators.base import Estimate, GradientEstimator
 
 __all__ = ['expectation']
 
@@ -77,9 +77,11 @@ def expectation(f, distribution, estimator=None, seed=None, name=None):
   with tf.name_scope(name or 'expectation'):
     atom_seed, noise_seed = _random.split_seed(seed, n=2)
     atoms = estimator.sample_atoms(distribution, atom_seed)
-    value, surrogate, auxiliary = estimator.evaluate(
+    estimate = estimator.evaluate(
       _checks.checked_function(f, distribution), distribution, atoms, noise_seed
     )
+    _check_estimate(estimate, atoms, estimator)
+    value, surrogate, auxiliary = estimate
     # Half precision is summed in the dtype of the weights.
     dtype = max(value.dtype, atoms.weights.dtype, key=lambda d: d.size)
     weights = tf.cast(atoms.weights, dtype)
@@ -93,3 +95,22 @@ def expectation(f, distribution, estimator=None, seed=None, name=None):
       total, surrogate, tf.cast(auxiliary, dtype)
     )
     return tf.cast(result, value.dtype)
+
+
+def _check_estimate(estimate, atoms, estimator):
+  """Raises unless an estimator of the user's does what it has to."""
+  name = type(estimator).__name__
+  if not isinstance(estimate, Estimate):
+    raise TypeError(
+      f'`{name}.evaluate` must return a `tfp_rb.Estimate`, but returned '
+      f'{estimate!r}. Write `tfp_rb.Estimate(value, surrogate)`.'
+    )
+  expected = atoms.weights.shape
+  for part in ('value', 'surrogate'):
+    shape = tf.convert_to_tensor(getattr(estimate, part)).shape
+    if not shape.is_compatible_with(expected):
+      raise ValueError(
+        f'`{part}` of the `Estimate` of `{name}` must have shape '
+        f'[m] + batch_shape, {expected}, but has {shape}. Sum over the event '
+        'only.'
+      )

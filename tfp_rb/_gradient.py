@@ -1,12 +1,16 @@
-"""The two custom gradients on which every estimator stands.
+"""The custom gradients on which every estimator stands.
 
-`tf.custom_gradient` is used in this module only. Both functions take and
-return Tensors and capture no variable.
+`tf.custom_gradient` is used in this module only. The functions take and return
+Tensors and capture no variable.
 """
 
 import tensorflow as tf
 
-__all__ = ['likelihood_ratio', 'value_with_gradient_of']
+__all__ = [
+  'likelihood_ratio',
+  'objective_of',
+  'value_with_gradient_of',
+]
 
 
 @tf.custom_gradient
@@ -45,3 +49,35 @@ def value_with_gradient_of(value, surrogate, auxiliary):
     value: `Tensor`, as given.
   """
   return tf.identity(value), lambda dy: (tf.zeros_like(dy), dy, tf.abs(dy))
+
+
+def objective_of(objective, tape, variables):
+  """Returns `objective`, which differentiates by `variables` and nothing else.
+
+  For an objective that contains the user's model as well, which must not be
+  trained by it.
+
+  Args:
+    objective: `Tensor`.
+    tape: Persistent `tf.GradientTape` on which it was computed.
+    variables: List of `tf.Variable`s.
+
+  Returns:
+    objective: `Tensor`, as given.
+  """
+
+  @tf.custom_gradient
+  def of_variables(*values):
+    del values  # they stand for the variables on the caller's tape
+
+    def pullback(*cotangents):
+      return tape.gradient(
+        objective,
+        variables,
+        output_gradients=cotangents[0],
+        unconnected_gradients='zero',
+      )
+
+    return tf.stop_gradient(objective), pullback
+
+  return of_variables(*[tf.convert_to_tensor(v) for v in variables])

@@ -1,12 +1,28 @@
 """Gradient estimators: what is evaluated at an atom."""
 
 from tfp_rb.estimators.base import Estimate, GradientEstimator
+from tfp_rb.estimators.darn import DARN
 from tfp_rb.estimators.exact import Exact
+from tfp_rb.estimators.gumbel_softmax import GumbelSoftmax
+from tfp_rb.estimators.muprop import MuProp
+from tfp_rb.estimators.nvil import NVIL
+from tfp_rb.estimators.rebar import REBAR
 from tfp_rb.estimators.reinforce import REINFORCE
+from tfp_rb.estimators.reinmax import ReinMax
+from tfp_rb.estimators.relax import RELAX
+from tfp_rb.estimators.temperature import AnnealedTemperature
 
 __all__ = [
+  'AnnealedTemperature',
+  'DARN',
   'Estimate',
   'Exact',
   'GradientEstimator',
+  'GumbelSoftmax',
+  'MuProp',
+  'NVIL',
+  'REBAR',
   'REINFORCE',
+  'RELAX',
+  'ReinMax',
 ]

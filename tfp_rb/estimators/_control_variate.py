@@ -1,0 +1,176 @@
+"""REBAR and RELAX: the score function and a relaxed control variate."""
+
+import abc
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tfp_rb import _checks, _gradient, _random
+from tfp_rb.estimators._relaxation import linear_in, relaxation_of
+from tfp_rb.estimators._relaxed import RelaxedEstimator, call_at_floats
+from tfp_rb.estimators.base import Estimate
+from tfp_rb.estimators.temperature import read_scalar
+
+__all__ = ['RelaxedControlVariate']
+
+
+class _Corrected(NamedTuple):
+  """The atoms `start, ...` that have a control variate."""
+
+  start: int
+  one_hot: tf.Tensor  # [n] + batch_shape + sites + [K]
+  log_probs: tf.Tensor  # broadcasts to it: of `q`, or of `q` given the rest
+  log_rest: tf.Tensor | None  # [n] + batch_shape, if given the rest
+  is_corrected: tf.Tensor  # [n] + batch_shape
+
+
+class RelaxedControlVariate(RelaxedEstimator):
+  """Base class: what is subtracted is `scale` times a control variate `c`.
+
+  With `x = softmax(perturbed / temperature)` the relaxed atom, drawn given the
+  atom `z`, the term of zero mean that is added to the score function's is
+
+  ```none
+  scale (grad_u c(x) - grad_v c(x) - c(x) grad log q(z))
+  ```
+
+  `grad_u` follows `log q + noise` with the noise held fixed, `grad_v` the
+  perturbed values given the atom. Both have the same value, so `c` is
+  evaluated once, and both are diagonal in `log q`, so their difference needs no
+  second derivative: see `Noise.share`.
+
+  Where the relaxation is that of `q` given the rest, the gradient of the mass
+  of the rest times `f` is left. There `c(x)` less its mean is subtracted, too,
+  if that mean can be had at little cost: over `num_references` relaxed atoms
+  that are drawn for it alone.
+  """
+
+  num_references = 0
+
+  def __init__(
+    self, temperature, scale=1.0, restricted=None, num_samples=1, name=None
+  ):
+    super().__init__(temperature, restricted, num_samples, name)
+    read_scalar(scale, tf.float32, 'scale', is_positive=False)
+    self.scale = scale
+
+  @abc.abstractmethod
+  def control_variate_at(self, f, relaxed, distribution):
+    """Returns `c` at relaxed atoms, `[n] + batch_shape`, and its slope."""
+
+  def evaluate(self, f, distribution, atoms, seed):
+    relaxation = relaxation_of(distribution, type(self).__name__)
+    one_hot = relaxation.to_one_hot(atoms.values)
+    inputs = relaxation.to_event(one_hot)
+    value = _checks.check_result(
+      call_at_floats(f, inputs, self), inputs, distribution, 'f'
+    )
+    ratio = tf.cast(_gradient.likelihood_ratio(atoms.log_prob), value.dtype)
+    surrogate = value * ratio
+    corrected = self._corrected(relaxation, atoms, one_hot)
+    if corrected.start == value.shape[0]:
+      return Estimate(value, surrogate)
+    axes, start = relaxation.site_axes, corrected.start
+
+    def over_sites(x):  # a number for each atom, beside its vectors
+      shape = tf.concat([tf.shape(x), [1] * len(axes)], axis=0)
+      return tf.reshape(tf.cast(x, one_hot.dtype), shape)
+
+    with tf.GradientTape(persistent=True) as tape:
+      by_log_probs, by_log_rest = self._coefficients(
+        lambda perturbed: self._relaxed(f, relaxation, perturbed, distribution),
+        relaxation,
+        corrected,
+        over_sites,
+        seed,
+      )
+      # The gradient of the whole estimate by the logits, squared.
+      probs = tf.stop_gradient(tf.exp(relaxation.log_probs))
+      probs_of_draws = tf.stop_gradient(tf.exp(corrected.log_probs))
+      plain = tf.stop_gradient(over_sites(value)) * (one_hot - probs)
+      total = tf.reduce_sum(by_log_probs, axis=-1, keepdims=True)
+      correction = by_log_probs - probs_of_draws * total
+      correction += over_sites(by_log_rest) * (probs_of_draws - probs)
+      weights = over_sites(atoms.weights)
+      gradient = tf.reduce_sum(weights * plain, axis=0) + tf.reduce_sum(
+        weights[start:] * correction, axis=0
+      )
+      objective = tf.reduce_sum(gradient**2, axis=axes)
+    terms = tf.reduce_sum(linear_in(corrected.log_probs, by_log_probs), axes)
+    if corrected.log_rest is not None:
+      terms += tf.stop_gradient(by_log_rest) * corrected.log_rest
+    # Without its value: only the gradient of these terms means something.
+    terms = tf.cast(terms - tf.stop_gradient(terms), value.dtype)
+    surrogate += tf.concat([tf.zeros_like(value[:start]), terms], axis=0)
+    # After the call, which may have built a network.
+    variables = [
+      v if isinstance(v, tf.Variable) else v.value  # Keras 3 wraps its own
+      for v in self.trainable_variables
+    ]
+    if not variables:
+      return Estimate(value, surrogate)
+    return Estimate(
+      value, surrogate, _gradient.objective_of(objective, tape, variables)
+    )
+
+  def _corrected(self, relaxation, atoms, one_hot):
+    if not self.is_restricted(relaxation, atoms):
+      log_probs = relaxation.log_probs[tf.newaxis]
+      return _Corrected(0, one_hot, log_probs, None, atoms.weights > 0.0)
+    # What is summed by plain score terms needs no control variate.
+    log_probs, log_rest, is_drawn = relaxation.of_rest(atoms, one_hot)
+    start = atoms.num_summed if isinstance(atoms.num_summed, int) else 0
+    return _Corrected(
+      start, *(x[start:] for x in (one_hot, log_probs, log_rest, is_drawn))
+    )
+
+  def _coefficients(self, relaxed, relaxation, corrected, over_sites, seed):
+    """What the control variate adds to the gradient.
+
+    Args:
+      relaxed: Callable, perturbed values to `c` and its gradient by them.
+      relaxation: The `Relaxation`.
+      corrected: The `_Corrected`.
+      over_sites: Callable, `[n] + batch_shape` to a shape beside the vectors.
+      seed: Stateless seed, `int32[2]`.
+
+    Returns:
+      by_log_probs: `Tensor` like `corrected.one_hot`.
+      by_log_rest: `Tensor` of shape `[n] + batch_shape`.
+    """
+    noise_seed, reference_seed = _random.split_seed(seed, n=2)
+    one_hot, log_probs = corrected.one_hot, corrected.log_probs
+    noise = relaxation.noise(log_probs, one_hot, noise_seed)
+    control, slope = relaxed(noise.perturbed)
+    control = tf.cast(control, one_hot.dtype)
+    scale = read_scalar(self.scale, one_hot.dtype, 'scale', is_positive=False)
+    by_log_probs = scale * (noise.share * slope - over_sites(control) * one_hot)
+    by_log_rest = tf.zeros_like(control)
+    if corrected.log_rest is not None and self.num_references:
+      # The last atom is a draw, wherever something is drawn.
+      free = relaxation.free_noise(
+        log_probs[-1], self.num_references, reference_seed
+      )
+      level = tf.cast(tf.reduce_mean(relaxed(free)[0], axis=0), control.dtype)
+      by_log_rest = scale * (level - control)
+    return tuple(
+      tf.where(is_corrected, x, tf.zeros_like(x))
+      for x, is_corrected in (
+        (by_log_probs, over_sites(corrected.is_corrected) > 0.0),
+        (by_log_rest, corrected.is_corrected),
+      )
+    )
+
+  def _relaxed(self, f, relaxation, perturbed, distribution):
+    """`c` at the relaxed atoms, and its gradient by the perturbed values."""
+    # Finite at impossible classes, or a trained temperature would be NaN.
+    perturbed = tf.maximum(perturbed, -1e30)
+    temperature = self.read_temperature(perturbed.dtype, distribution)
+    relaxed = tf.nn.softmax(perturbed / temperature)
+    with tf.GradientTape() as tape:
+      tape.watch(relaxed)
+      inputs = relaxation.to_event(relaxed)
+    control, slope = self.control_variate_at(f, inputs, distribution)
+    slope = tape.gradient(inputs, relaxed, output_gradients=slope)
+    mean = tf.reduce_sum(relaxed * slope, axis=-1, keepdims=True)
+    return control, relaxed * (slope - mean) / temperature

@@ -1,0 +1,76 @@
+"""MuProp."""
+
+import tensorflow as tf
+
+from tfp_rb import _gradient
+from tfp_rb.estimators._relaxed import value_and_slope, values_and_mean
+from tfp_rb.estimators.base import Estimate, GradientEstimator
+
+__all__ = ['MuProp']
+
+
+class MuProp(GradientEstimator):
+  """The score function, with the expansion of `f` about the mean subtracted.
+
+  ```none
+  g(z) = (f(z) - f(m) - f'(m) . (z - m)) grad log q(z) + f'(m) . grad m + grad f
+  m    = mean(q)
+  ```
+
+  Unbiased, Rao-Blackwellized or not; without variance for a linear `f`. Costs
+  `k + M + 1` evaluations of `f`, in one call: the mean rides along with the
+  atoms. `f` is differentiable by its atoms and takes them in the dtype of the
+  mean: vectors in the simplex for `OneHotCategorical`, numbers in (0, 1) for
+  `Bernoulli`, any positive numbers for counts. Works for every distribution
+  that has a `mean`, products included.
+
+  #### Examples
+
+  ```python
+  cost = tf.constant([3., 1., 2.])
+  logits = tf.Variable([0., 1., 2.])
+  with tf.GradientTape() as tape:
+    q = tfp.distributions.OneHotCategorical(logits=logits)
+    loss = tfp_rb.expectation(
+        lambda z: tf.reduce_sum(z * cost, axis=-1), q, tfp_rb.MuProp())
+  tape.gradient(loss, logits)  # ==> [ 0.104  -0.2069  0.1029]
+  ```
+
+  #### References
+
+  [1]: Shixiang Gu, Sergey Levine, Ilya Sutskever, Andriy Mnih. MuProp:
+       unbiased backpropagation for stochastic neural networks. ICLR 2016,
+       equation (3). https://arxiv.org/abs/1511.05176
+  """
+
+  def __init__(self, num_samples=1, name=None):
+    """Makes the estimator.
+
+    Args:
+      num_samples: Python `int`, the number of draws.
+      name: Python `str`, name of the `tf.Module`.
+    """
+    super().__init__(num_samples=num_samples, name=name)
+
+  def evaluate(self, f, distribution, atoms, seed):
+    del seed
+    values, mean = values_and_mean(atoms, distribution, self)
+    center = tf.stop_gradient(mean)[tf.newaxis]
+    everything, slope = value_and_slope(
+      f, tf.concat([values, center], axis=0), distribution, self
+    )
+    value, at_mean = everything[:-1], everything[-1:]
+    slope = tf.stop_gradient(slope[-1:])
+    axes = list(range(value.shape.rank, values.shape.rank))
+
+    def along_slope(x):
+      terms = tf.cast(slope, x.dtype) * x
+      return tf.cast(tf.reduce_sum(terms, axis=axes), value.dtype)
+
+    level = tf.stop_gradient(at_mean + along_slope(values - center))
+    ratio = tf.cast(_gradient.likelihood_ratio(atoms.log_prob), value.dtype)
+    # The expected value of what was subtracted, which moves with the mean.
+    path = along_slope(mean[tf.newaxis] - center)
+    return Estimate(
+      value, surrogate=value * ratio - level * (ratio - 1.0) + path
+    )

@@ -1,0 +1,152 @@
+"""NVIL: the score function with a learned, input-dependent baseline."""
+
+import copy
+
+import tensorflow as tf
+
+from tfp_rb import _gradient
+from tfp_rb._atoms import is_draw
+from tfp_rb.baselines._draws import check_level, mean_over_draws
+from tfp_rb.estimators.base import Estimate, GradientEstimator
+
+__all__ = ['NVIL']
+
+
+class NVIL(GradientEstimator):
+  """The score function with a baseline that a network predicts.
+
+  ```none
+  g(z) = (f(z) - b - c) / s  grad log q(z) + grad f(z)
+  ```
+
+  `b` is the network's, one number for each batch member. Its regression, the
+  mean of `(f - b - c)^2` over the draws from the rest (only these have
+  variance), travels in `auxiliary` and reaches nothing but `b`; the value
+  stays the loss. Costs `k + M` evaluations of `f`, in one call.
+
+  `c` and `s` are 0 and 1 unless asked for. `center=True` subtracts the moving
+  average of `f - b`, and stays unbiased: it is that of the steps before.
+  `normalize=True` divides by the moving standard deviation where that exceeds
+  1, and so **biases** the gradient: it is scaled down. Both averages are
+  variables, not trained, moved by every call of `expectation`; so make the
+  estimator once, and bind each step's inputs by `with_inputs`.
+
+  #### Examples
+
+  ```python
+  weight = tf.Variable([0.1, 0.2])
+  network = lambda x: tf.reduce_sum(weight * x, axis=-1)  # or Keras
+  nvil = tfp_rb.NVIL(network)
+  images = tf.constant([[1., 0.], [0., 1.], [1., 1.]])
+  logits = tf.Variable(tf.zeros([3, 5]))
+  with tf.GradientTape() as tape:
+    q = tfp.distributions.Categorical(logits=logits)
+    estimator = tfp_rb.rao_blackwellize(nvil.with_inputs(images), num_summed=1)
+    loss = tfp_rb.expectation(
+        lambda z: tf.cast(z, tf.float32), q, estimator, seed=[0, 1])
+  by_logits, by_weight = tape.gradient(loss, [logits, weight])
+  by_weight.shape  # ==> (2,)
+  ```
+
+  #### References
+
+  [1]: Andriy Mnih, Karol Gregor. Neural variational inference and learning in
+       belief networks. ICML 2014, section 2.3.1, equation (9), and
+       algorithm 1; normalisation: section 2.3.2.
+       https://arxiv.org/abs/1402.0030
+  """
+
+  _DECAY = 0.8  # of the moving averages, as in [1]
+
+  def __init__(
+    self,
+    baseline,
+    center=False,
+    normalize=False,
+    num_samples=1,
+    name=None,
+  ):
+    """Makes the estimator.
+
+    Args:
+      baseline: `Tensor` of the batch shape of the distribution (or with a last
+        dimension of 1), through which the network is trained; or a callable
+        that returns one when `expectation` calls it, without arguments or with
+        those of `with_inputs`.
+      center: Python `bool`, whether to subtract the moving average.
+      normalize: Python `bool`, whether to divide by the moving deviation.
+      num_samples: Python `int`, the number of draws.
+      name: Python `str`, name of the `tf.Module`.
+
+    Raises:
+      TypeError: `baseline` is neither a `Tensor` nor callable.
+    """
+    super().__init__(num_samples=num_samples, name=name)
+    if not (callable(baseline) or tf.is_tensor(baseline)):
+      raise TypeError(
+        '`baseline` must be a Tensor of the batch shape, or a callable without '
+        f'arguments that returns one, but is {baseline!r}. For a number use '
+        '`tfp_rb.REINFORCE(baseline=...)`.'
+      )
+    self.baseline = baseline
+    self.center = bool(center)
+    self.normalize = bool(normalize)
+    if self.center or self.normalize:
+      self.moving_mean = tf.Variable(0.0, trainable=False, name='moving_mean')
+      self.moving_variance = tf.Variable(
+        0.0, trainable=False, name='moving_variance'
+      )
+
+  def with_inputs(self, *inputs):
+    """Returns this estimator with `baseline(*inputs)` for its baseline.
+
+    Args:
+      *inputs: What `baseline`, a network, is called with: this step's images.
+
+    Returns:
+      estimator: An `NVIL` that shares all variables with this one.
+    """
+    bound = copy.copy(self)
+    bound.baseline = lambda: self.baseline(*inputs)
+    return bound
+
+  def evaluate(self, f, distribution, atoms, seed):
+    del seed
+    value = f(atoms.values)
+    given = self.baseline() if callable(self.baseline) else self.baseline
+    given = tf.convert_to_tensor(given)
+    if given.shape.is_compatible_with(value.shape[1:] + [1]):
+      given = tf.squeeze(given, axis=-1)  # the output unit of a network
+    level = check_level(given, value)
+    signal = tf.stop_gradient(value) - level
+    inverse_scale = tf.ones([], value.dtype)
+    if self.center or self.normalize:
+      mean, variance = (
+        tf.cast(tf.stop_gradient(v.read_value()), value.dtype)
+        for v in (self.moving_mean, self.moving_variance)
+      )
+      self._update(tf.stop_gradient(signal), atoms)
+      if self.center:
+        signal, level = signal - mean, level + mean
+      if self.normalize:
+        inverse_scale = tf.math.rsqrt(tf.maximum(variance, 1.0))
+    ratio = tf.cast(_gradient.likelihood_ratio(atoms.log_prob), value.dtype)
+    # Zero in value; its gradient is the score function's.
+    move = (ratio - 1.0) * inverse_scale
+    return Estimate(
+      value,
+      surrogate=value + (value - tf.stop_gradient(level)) * move,
+      auxiliary=mean_over_draws(signal**2, atoms),
+    )
+
+  def _update(self, signal, atoms):
+    """Moves the averages by what the draws of the whole batch say."""
+    mean = mean_over_draws(signal, atoms, keep_batch=False)
+    variance = mean_over_draws((signal - mean) ** 2, atoms, keep_batch=False)
+    is_drawn = tf.reduce_any(is_draw(atoms) & (atoms.weights > 0.0))
+    for average, new in (
+      (self.moving_mean, mean),
+      (self.moving_variance, variance),
+    ):
+      step = (1.0 - self._DECAY) * (tf.cast(new, average.dtype) - average)
+      average.assign_add(tf.where(is_drawn, step, tf.zeros_like(step)))

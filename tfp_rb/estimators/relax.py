@@ -1,0 +1,101 @@
+"""RELAX."""
+
+from tfp_rb.estimators._control_variate import RelaxedControlVariate
+from tfp_rb.estimators._relaxed import value_and_slope
+
+__all__ = ['RELAX']
+
+
+class RELAX(RelaxedControlVariate):
+  """The score function with a free control variate of the relaxed atom.
+
+  ```none
+  g(z) = (f(z) - s c(x)) grad log q(z) + s (grad_u c(x) - grad_v c(x)) + grad f
+  x    = softmax((log q + gumbel) / temperature) given that its argmax is z
+  ```
+
+  As `REBAR`, with any differentiable function `c` in place of `f`, a neural
+  network for example. Unbiased for every `c`, temperature and scale `s`,
+  Rao-Blackwellized or not. `f` is called once, at the atoms: `k + M`
+  evaluations; `c` at one relaxed atom for each draw (`M`, or `k + M` where the
+  relaxation is not restricted, see `REBAR`) and, where it is restricted, at 8
+  more that estimate its mean.
+
+  The variance objective of `REBAR` trains the variables of `c`, too. (A Keras
+  network has variables once it is built: build it, for atoms of shape
+  `[n] + batch_shape + event_shape`, before you ask for
+  `estimator.trainable_variables`.) To start from REBAR, as the authors of [1]
+  do, pass `lambda x: f(x) + network(x)`; since a lambda hides its variables,
+  keep the network beside it, on this very object, not on what
+  `rao_blackwellize` makes of it: `relax.network = network`.
+
+  #### Examples
+
+  ```python
+  slope = tf.Variable([0.1, 0., -0.1])
+  estimator = tfp_rb.RELAX(lambda x: tf.reduce_sum(slope * x, axis=-1),
+                           temperature=tfp.util.TransformedVariable(
+                               0.5, tfp.bijectors.Exp()))
+  estimator.slope = slope  # now it is trained, too
+  cost = tf.constant([3., 1., 2.])
+  with tf.GradientTape() as tape:
+    q = tfp.distributions.OneHotCategorical(logits=[0., 1., 2.])
+    loss = tfp_rb.expectation(
+        lambda z: tf.reduce_sum(z * cost, axis=-1), q, estimator, seed=[0, 1])
+  gradients = tape.gradient(loss, estimator.trainable_variables)
+  len(gradients)  # ==> 2
+  ```
+
+  #### References
+
+  [1]: Will Grathwohl, Dami Choi, Yuhuai Wu, Geoffrey Roeder, David Duvenaud.
+       Backpropagation through the void: optimizing control variates for
+       black-box gradient estimation. ICLR 2018, section 3.2, equation (8);
+       the objective: section 3.1, equation (6); algorithm 2.
+       https://arxiv.org/abs/1711.00123
+  """
+
+  # Calls of `c` are cheap beside those of `f`.
+  num_references = 8
+
+  def __init__(
+    self,
+    control_variate,
+    temperature,
+    scale=1.0,
+    restricted=None,
+    num_samples=1,
+    name=None,
+  ):
+    """Makes the estimator.
+
+    Args:
+      control_variate: Callable, relaxed atoms of shape
+        `[n] + batch_shape + event_shape` to a `Tensor` of shape
+        `[n] + batch_shape`; a Keras network for example (an output of
+        `[n] + batch_shape + [1]` is taken as well).
+      temperature: A positive number, a scalar `Tensor` or variable, or a
+        callable without arguments that returns one.
+      scale: A number, scalar `Tensor` or variable, of the control variate.
+      restricted: Python `bool`, as in `REBAR`.
+      num_samples: Python `int`, the number of draws.
+      name: Python `str`, name of the `tf.Module`.
+
+    Raises:
+      TypeError: `control_variate` is not callable, or another argument is of
+        the wrong kind.
+      ValueError: `temperature` is not a positive scalar.
+    """
+    super().__init__(temperature, scale, restricted, num_samples, name)
+    if not callable(control_variate):
+      raise TypeError(
+        '`control_variate` must be a callable of relaxed one-hot vectors, but '
+        f'is {control_variate!r}. Pass a Keras network, for example.'
+      )
+    self.control_variate = control_variate
+
+  def control_variate_at(self, f, relaxed, distribution):
+    del f
+    return value_and_slope(
+      self.control_variate, relaxed, distribution, self, 'control_variate'
+    )

@@ -1,0 +1,141 @@
+"""Temperatures of relaxations: numbers, variables and schedules."""
+
+import numpy as np
+import tensorflow as tf
+
+from tfp_rb._config import Configurable
+
+__all__ = ['AnnealedTemperature', 'check_temperature', 'read_scalar']
+
+
+class AnnealedTemperature(Configurable):
+  """A temperature that falls with the number of steps.
+
+  ```none
+  max(floor, exp(-rate * step))
+  ```
+
+  `step` is a variable, not trained and 0 at first, that the training loop
+  moves: `estimator.temperature.step.assign_add(1)`.
+
+  #### Examples
+
+  ```python
+  temperature = tfp_rb.AnnealedTemperature(rate=1e-3)
+  temperature()  # ==> 1.0
+  temperature.step.assign_add(500)
+  temperature()  # ==> 0.6065
+  temperature.step.assign_add(500)
+  temperature()  # ==> 0.5
+  estimator = tfp_rb.GumbelSoftmax(temperature)
+  ```
+
+  #### References
+
+  [1]: Eric Jang, Shixiang Gu, Ben Poole. Categorical reparameterization with
+       Gumbel-softmax. ICLR 2017, section 4.2. https://arxiv.org/abs/1611.01144
+  """
+
+  def __init__(self, rate, floor=0.5, name=None):
+    """Makes the schedule.
+
+    Args:
+      rate: Python `float`, not negative.
+      floor: Python `float`, positive: the least temperature.
+      name: Python `str`, name of the `tf.Module`.
+
+    Raises:
+      ValueError: `rate` is negative or `floor` is not positive.
+    """
+    super().__init__(name=name)
+    if not rate >= 0.0:
+      raise ValueError(
+        f'`rate` must not be negative, but is {rate}: the temperature falls. '
+        'Pass, for example, `rate=1e-4`.'
+      )
+    if not floor > 0.0:
+      raise ValueError(
+        f'`floor` must be positive, but is {floor}: it is the least '
+        'temperature. Pass, for example, `floor=0.1`.'
+      )
+    self.rate = rate
+    self.floor = floor
+    self.step = tf.Variable(0, trainable=False, dtype=tf.int64, name='step')
+
+  def __call__(self):
+    """Returns the present temperature, a float32 scalar."""
+    step = tf.cast(self.step, tf.float32)
+    return tf.maximum(tf.exp(-self.rate * step), self.floor)
+
+
+def check_temperature(temperature, name='temperature'):
+  """Raises unless a temperature is a positive scalar, as far as is known.
+
+  Args:
+    temperature: A number, a `Tensor`, a variable or a callable without
+      arguments.
+    name: Python `str`, the argument.
+  """
+  if temperature is None or isinstance(temperature, (str, bool)):
+    raise TypeError(
+      f'`{name}` must be a positive number, a scalar Tensor or variable, or a '
+      f'callable that returns one, but is {temperature!r}. Write, for example, '
+      f'`{name}=0.5`.'
+    )
+  if callable(temperature):
+    return
+  if tf.executing_eagerly() or not tf.is_tensor(temperature):
+    with tf.init_scope():
+      value = np.asarray(tf.convert_to_tensor(temperature))
+  else:
+    value = tf.get_static_value(temperature)
+  _check_positive(value, name)
+
+
+def _check_positive(value, name):
+  if value is None:
+    return
+  if np.ndim(value) != 0 or not 0.0 < value < np.inf:
+    raise ValueError(
+      f'`{name}` must be a positive scalar, but is {value}. A variable that is '
+      'trained stays positive as `tfp.util.TransformedVariable(0.5, '
+      'tfp.bijectors.Exp())`.'
+    )
+
+
+def read_scalar(given, dtype, name, is_positive=True, validate_args=False):
+  """Returns a number, Tensor, variable or schedule as a scalar `Tensor`.
+
+  Args:
+    given: What the user gave.
+    dtype: Dtype of the result.
+    name: Python `str`, the argument.
+    is_positive: Python `bool`, whether to insist, where its value is known.
+    validate_args: Python `bool`, whether to insist at run time, too.
+
+  Returns:
+    scalar: Differentiable `Tensor` of shape `[]`.
+  """
+  try:
+    value = given() if callable(given) else given
+    scalar = tf.convert_to_tensor(value, dtype_hint=dtype)
+    scalar = tf.cast(scalar, dtype)
+  except (TypeError, ValueError, tf.errors.OpError) as error:
+    raise TypeError(
+      f'`{name}` must be a number, a scalar Tensor or variable, or a callable '
+      f'without arguments that returns one, but is {given!r}: {error} Of a '
+      'Keras schedule make `lambda: schedule(step)`.'
+    ) from error
+  if scalar.shape.rank != 0:
+    raise ValueError(
+      f'`{name}` must be a scalar, but has shape {scalar.shape}. Reduce it.'
+    )
+  if is_positive:
+    _check_positive(tf.get_static_value(scalar), name)
+    if validate_args:
+      message = f'`{name}` must be positive.'
+      with tf.control_dependencies(
+        [tf.debugging.assert_positive(scalar, message=message)]
+      ):
+        return tf.identity(scalar)
+  return scalar
