@@ -1,0 +1,262 @@
+"""What the relaxed estimators promise: shapes, dtypes, calls, configs."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from relaxed import (
+  DISTRIBUTIONS,
+  FORMS,
+  NUM_SAMPLES,
+  PRODUCTS,
+  SEED,
+  copy_by_json,
+  estimate,
+  every_combination,
+  every_distribution,
+  every_row,
+  make,
+  result_of,
+)
+from test_errors import raises
+import tfp_rb
+import zoo
+
+tfd = tfp.distributions
+
+
+@every_row
+@every_combination
+def test_value_and_gradient_keep_shape_and_dtype(name, kind, form):
+  dtype, batch_shape = FORMS[form]
+  value, gradient, _ = result_of(name, kind, form)
+  parameter = DISTRIBUTIONS[kind].parameter(dtype, batch_shape)
+  assert (value.shape, value.dtype) == (batch_shape, dtype)
+  assert (gradient.shape, gradient.dtype) == (parameter.shape, dtype)
+  assert np.all(np.isfinite(value))
+  assert np.all(np.isfinite(gradient))
+
+
+@every_row
+@every_combination
+def test_f_meets_the_promised_number_of_atoms(name, kind, form):
+  _, _, atoms = result_of(name, kind, form)
+  is_product = kind in PRODUCTS
+  if form == 'budget':
+    num_values = DISTRIBUTIONS[kind].num_values
+    k, M = (num_values, 0) if num_values <= 3 else (0, 3)
+  else:
+    k, M = (0 if form == 'plain' else 1), NUM_SAMPLES
+  promised = zoo.DIFFERENTIATING[name].num_evaluations(k, M, is_product)
+  # Where nothing is drawn there is no relaxed atom either.
+  assert [z.shape[0] for z in atoms] == [n for n in promised if n]
+
+
+@every_row
+@every_combination
+def test_f_meets_atoms_in_the_dtype_of_the_logits(name, kind, form):
+  dtype, batch_shape = FORMS[form]
+  _, _, atoms = result_of(name, kind, form)
+  event_shape = DISTRIBUTIONS[kind].make().event_shape
+  for z in atoms:
+    assert z.dtype == dtype
+    assert z.shape[1:] == (*batch_shape, *event_shape)
+
+
+@pytest.mark.parametrize('name', ['REBAR', 'RELAX', 'GumbelSoftmax', 'ReinMax'])
+@every_distribution
+def test_f_meets_the_atoms_themselves_first(name, kind):
+  _, _, atoms = result_of(name, kind, 'summed')
+  hard = np.array(atoms[0])
+  np.testing.assert_allclose(hard, np.round(hard), atol=1e-6)
+  if 'OneHot' in kind:
+    np.testing.assert_allclose(hard.sum(axis=-1), 1.0, atol=1e-6)
+
+
+@every_distribution
+def test_rebar_meets_relaxed_atoms_of_the_same_argmax(kind):
+  found = estimate(make('REBAR', kind), kind, 'float64', ())
+  hard, relaxed = (np.array(z) for z in found[2])
+  assert np.all((relaxed >= 0.0) & (relaxed <= 1.0))
+  assert not np.any(relaxed == hard)
+  if 'OneHot' in kind:
+    np.testing.assert_allclose(relaxed.sum(axis=-1), 1.0, rtol=1e-6)
+    np.testing.assert_array_equal(relaxed.argmax(-1), hard.argmax(-1))
+  else:
+    np.testing.assert_array_equal(relaxed > 0.5, hard > 0.5)
+
+
+@every_row
+def test_a_seed_decides_the_estimate(name):
+  kind = 'OneHotCategorical'
+  estimator = make(name, kind, 'summed')
+  dtype, batch_shape = FORMS['summed']
+  first = result_of(name, kind, 'summed')
+  again = estimate(estimator, kind, dtype, batch_shape)
+  other = estimate(estimator, kind, dtype, batch_shape, seed=(3, 2))
+  for a, b in zip(first[:2], again[:2]):
+    np.testing.assert_array_equal(a, b)
+  assert not np.array_equal(first[1], other[1])
+
+
+@pytest.mark.parametrize(
+  'name', [n for n, row in zoo.DIFFERENTIATING.items() if row.has_noise]
+)
+def test_noise_is_drawn_beside_the_atoms(name):
+  """A distribution of one sure value has no other randomness."""
+  q = tfd.Independent(tfd.Bernoulli(logits=np.float64([0.0, 0.3])), 1)
+  atoms = tfp_rb.REINFORCE().sample_atoms(q, tf.constant([0, 0]))
+  estimator = zoo.DIFFERENTIATING[name].make(1, q)
+  logits = tf.constant([0.0, 0.3], tf.float64)
+  gradients = []
+  for seed in ([0, 1], [0, 2]):
+    with tf.GradientTape() as tape:
+      tape.watch(logits)
+      q = tfd.Independent(tfd.Bernoulli(logits=logits), 1)
+      log_prob = q.log_prob(tf.cast(atoms.values, q.dtype))
+      found = estimator.evaluate(
+        zoo.cost(q, tf.float64),
+        q,
+        atoms._replace(log_prob=log_prob),
+        tf.constant(seed),
+      )
+    gradients.append(tape.gradient(found.surrogate, logits))
+  assert not np.array_equal(*gradients)
+
+
+@pytest.mark.parametrize('name', ['REBAR', 'GumbelSoftmax'])
+def test_eager_graph_and_xla_agree(name):
+  estimator = make(name, 'OneHotCategorical', 'summed')
+
+  def run(seed):
+    return estimate(estimator, 'OneHotCategorical', 'float32', (3,), seed)
+
+  seed = tf.constant(SEED)
+  expected = run(seed)
+  for jit_compile in (False, True):
+    go = tf.function(run, autograph=False, jit_compile=jit_compile)
+    value, gradient, atoms = go(seed)
+    np.testing.assert_allclose(value, expected[0], rtol=1e-5)
+    np.testing.assert_allclose(gradient, expected[1], rtol=1e-4, atol=1e-5)
+    for z, expected_z in zip(atoms, expected[2]):
+      np.testing.assert_allclose(z, expected_z, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+  ('name', 'kind'),
+  [
+    ('REBAR', 'OneHotCategorical'),
+    ('RELAX', 'Independent-Bernoulli'),
+    ('GumbelSoftmax', 'Bernoulli'),
+    ('ReinMax', 'Independent-OneHotCategorical'),
+  ],
+)
+def test_batch_size_may_be_unknown(name, kind):
+  row, estimator = DISTRIBUTIONS[kind], make(name, kind, 'summed')
+  parameter = row.parameter(tf.float32, (3,))
+
+  @tf.function(
+    autograph=False,
+    input_signature=[tf.TensorSpec([None, *parameter.shape[1:]], tf.float32)],
+  )
+  def value_and_gradient(parameter):
+    with tf.GradientTape() as tape:
+      tape.watch(parameter)
+      q = row.build(parameter, None)
+      f = zoo.cost(q, tf.float32)
+      value = tfp_rb.expectation(f, q, estimator, seed=SEED)
+    return value, tape.gradient(value, parameter)
+
+  expected = estimate(estimator, kind, 'float32', (3,))
+  value, gradient = value_and_gradient(parameter)
+  np.testing.assert_allclose(value, expected[0], rtol=1e-5)
+  np.testing.assert_allclose(gradient, expected[1], rtol=1e-4, atol=1e-5)
+
+
+@every_row
+@pytest.mark.parametrize(
+  ('kind', 'dtype'),
+  [('OneHotCategorical', 'float16'), ('Independent-Bernoulli', 'bfloat16')],
+)
+def test_half_precision_is_finite(name, kind, dtype):
+  estimator = make(name, kind, 'summed')
+  value, gradient, atoms = estimate(estimator, kind, dtype, (3,))
+  assert {x.dtype for x in (value, gradient, *atoms)} == {tf.as_dtype(dtype)}
+  assert np.all(np.isfinite(tf.cast(value, tf.float32)))
+  assert np.all(np.isfinite(tf.cast(gradient, tf.float32)))
+
+
+TEMPERATURES = {
+  'number': lambda: 0.5,
+  'variable': lambda: tf.Variable(0.6),
+  'annealed': lambda: tfp_rb.AnnealedTemperature(rate=0.01, floor=0.25),
+}
+
+
+CONFIGURABLE = {
+  'REBAR': lambda t: tfp_rb.REBAR(t, 0.5, restricted=False, num_samples=2),
+  'RELAX': lambda t: tfp_rb.RELAX(
+    keras.Sequential(
+      [keras.layers.Dense(3, 'tanh'), keras.layers.Dense(1)],
+    ),
+    t,
+    tf.Variable(0.8),
+  ),
+  'GumbelSoftmax': lambda t: tfp_rb.GumbelSoftmax(t, num_noises=3),
+  'GumbelSoftmax-relaxed': lambda t: tfp_rb.GumbelSoftmax(t, False),
+  'ReinMax': lambda t: tfp_rb.ReinMax(t, num_samples=3),
+}
+
+
+@pytest.mark.parametrize('name', CONFIGURABLE)
+@pytest.mark.parametrize('temperature', TEMPERATURES)
+def test_estimator_comes_back_from_its_config(name, temperature):
+  estimator = CONFIGURABLE[name](TEMPERATURES[temperature]())
+  copy = copy_by_json(tfp_rb.rao_blackwellize(estimator, num_summed=1))
+  assert copy.num_summed == 1
+  copy = copy.estimator
+  assert type(copy) is type(estimator)
+  assert type(copy.temperature) is type(estimator.temperature)
+  results = [
+    # The variables of a network are no part of a configuration.
+    estimate(e, 'OneHotCategorical', 'float32', (2,))
+    for e in (estimator, copy)
+  ]
+  if name == 'RELAX':
+    assert len(copy.trainable_variables) == len(estimator.trainable_variables)
+    pairs = zip(estimator.control_variate.weights, copy.control_variate.weights)
+    assert all(a.shape == b.shape and a is not b for a, b in pairs)
+    np.testing.assert_array_equal(results[0][0], results[1][0])
+    copy.control_variate.set_weights(estimator.control_variate.get_weights())
+    results[1] = estimate(copy, 'OneHotCategorical', 'float32', (2,))
+  for a, b in zip(results[0][:2], results[1][:2]):
+    np.testing.assert_array_equal(a, b)
+
+
+def test_variables_come_back_as_variables_of_their_own():
+  estimator = tfp_rb.REBAR(tf.Variable(0.6), tf.Variable(0.7, trainable=False))
+  copy = copy_by_json(estimator)
+  assert len(copy.variables) == 2
+  assert [v.numpy() for v in copy.trainable_variables] == [np.float32(0.6)]
+  copy.temperature.assign(0.9)
+  assert estimator.temperature.numpy() == np.float32(0.6)
+
+
+def test_trained_temperature_does_not_come_back_as_a_constant():
+  """The errors of a temperature recommend `TransformedVariable`."""
+  temperature = tfp.util.TransformedVariable(0.5, tfp.bijectors.Exp())
+  estimator = tfp_rb.REBAR(temperature)
+  copy = copy_by_json(estimator)
+  assert len(copy.trainable_variables) == 1
+  np.testing.assert_allclose(copy.temperature, 0.5, rtol=1e-6)
+
+
+def test_temperature_transformed_by_what_is_not_known_has_no_config():
+  bijector = tfp.bijectors.Square()
+  estimator = tfp_rb.REBAR(tfp.util.TransformedVariable(0.5, bijector))
+  with raises(
+    TypeError, '`REBAR.temperature`', "('Exp', 'Softplus')", 'Square'
+  ):
+    estimator.get_config()

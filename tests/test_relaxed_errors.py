@@ -1,0 +1,394 @@
+"""Relaxed estimators at extremes, and what they refuse."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from relaxed import (
+  LOGITS,
+  SEED,
+  at_atoms,
+  copy_by_json,
+  four_values,
+  in_form,
+  steep,
+)
+from test_errors import raises
+import tfp_rb
+import zoo
+
+tfd = tfp.distributions
+
+
+EXTREME = {
+  'OneHotCategorical': (
+    lambda x: tfd.OneHotCategorical(logits=x),
+    [
+      [-np.inf, 0.0, 1.0],
+      [1e4, -1e4, 0.0],
+      [0.0, -np.inf, -np.inf],
+      [1e4, 1e4, -1e4],
+      [0.0, -1e4, -1e4],
+    ],
+  ),
+  'Bernoulli': (
+    lambda x: tfd.Bernoulli(logits=x),
+    [1e4, -1e4, 0.0, 80.0, np.inf, -np.inf],
+  ),
+  'Independent-OneHotCategorical': (
+    lambda x: tfd.Independent(tfd.OneHotCategorical(logits=x), 1),
+    [
+      [[-np.inf, 0.0, 1.0], [0.5, 0.0, 1.0]],
+      [[1e4, -1e4, 0.0], [0.0, -np.inf, -np.inf]],
+    ],
+  ),
+  'Independent-Bernoulli': (
+    lambda x: tfd.Independent(tfd.Bernoulli(logits=x), 1),
+    [[1e4, -1e4, 0.0], [0.3, -0.2, 80.0]],
+  ),
+}
+
+
+WITH_TEMPERATURE = {
+  'REBAR': lambda t, q: tfp_rb.REBAR(t, tf.Variable(0.9)),
+  'REBAR-unrestricted': lambda t, q: tfp_rb.REBAR(t, restricted=False),
+  'RELAX': lambda t, q: tfp_rb.RELAX(zoo.control_variate_of(q), t),
+  'GumbelSoftmax': lambda t, q: tfp_rb.GumbelSoftmax(t),
+  'GumbelSoftmax-relaxed': lambda t, q: tfp_rb.GumbelSoftmax(t, False),
+  'GumbelSoftmax-averaged': lambda t, q: tfp_rb.GumbelSoftmax(t, num_noises=4),
+  'GumbelSoftmax-unrestricted': lambda t, q: tfp_rb.GumbelSoftmax(
+    t, restricted=False
+  ),
+  'ReinMax': lambda t, q: tfp_rb.ReinMax(t),
+}
+
+
+@pytest.mark.parametrize(
+  ('kind', 'name'),
+  [
+    (kind, name)
+    for kind in EXTREME
+    for name in WITH_TEMPERATURE
+    # A product is never restricted.
+    if 'Independent' not in kind or 'unrestricted' not in name
+  ],
+)
+@pytest.mark.parametrize(
+  ('tau', 'forms'),
+  [(0.01, ['plain', 'summed', 'budget']), (10.0, ['summed-more'])],
+  ids=str,
+)
+def test_extreme_logits_give_finite_estimates(kind, name, tau, forms):
+  build, logits = EXTREME[kind]
+  logits, temperature = tf.constant(logits, tf.float32), tf.Variable(tau)
+  estimator = WITH_TEMPERATURE[name](temperature, build(logits))
+  for form in forms:
+    with tf.GradientTape() as tape:
+      tape.watch(logits)
+      q = build(logits)
+      value = tfp_rb.expectation(
+        zoo.cost(q, tf.float32), q, in_form(estimator, form), seed=SEED
+      )
+    gradients = tape.gradient(
+      value, [logits, temperature], unconnected_gradients='zero'
+    )
+    for x in (value, *gradients):
+      assert np.all(np.isfinite(x)), (form, x)
+
+
+@pytest.mark.parametrize('name', WITH_TEMPERATURE)
+def test_impossible_classes_get_no_gradient(name):
+  logits = tf.constant([[-np.inf, 0.3, 1.0], [0.0, -np.inf, -np.inf]])
+  build = EXTREME['OneHotCategorical'][0]
+  estimator = WITH_TEMPERATURE[name](0.5, build(logits))
+  with tf.GradientTape() as tape:
+    tape.watch(logits)
+    q = build(logits)
+    value = tfp_rb.expectation(zoo.cost(q, tf.float32), q, estimator, seed=SEED)
+  gradient = tape.gradient(value, logits).numpy()
+  assert gradient[0, 0] == 0.0
+  np.testing.assert_allclose(gradient[1], 0.0, atol=1e-6)
+  assert np.any(gradient[0])
+
+
+NAMES = {
+  'REBAR': lambda t=0.5, **kw: tfp_rb.REBAR(t, **kw),
+  'RELAX': lambda t=0.5, **kw: tfp_rb.RELAX(steep, t, **kw),
+  'GumbelSoftmax': lambda t=0.5, **kw: tfp_rb.GumbelSoftmax(t, **kw),
+  'ReinMax': lambda t=0.5, **kw: tfp_rb.ReinMax(t, **kw),
+}
+
+
+every_name = pytest.mark.parametrize('name', NAMES)
+
+
+restrictable = pytest.mark.parametrize(
+  'name', ['REBAR', 'RELAX', 'GumbelSoftmax']
+)
+
+
+def expectation(estimator, f=None, q=None):
+  default_f, default_q = four_values(tf.constant(LOGITS))
+  return tfp_rb.expectation(
+    f or default_f, q or default_q, estimator, seed=SEED
+  )
+
+
+@every_name
+@pytest.mark.parametrize(
+  ('q', 'advice'),
+  [
+    (tfd.Categorical(logits=LOGITS), 'Use `tfd.OneHotCategorical`'),
+    (tfd.Poisson(rate=1.0), 'Use `tfp_rb.REINFORCE`'),
+    (tfd.Sample(tfd.Poisson(rate=1.0), 2), 'Use `tfp_rb.REINFORCE`'),
+    (
+      tfd.Independent(tfd.Categorical(logits=[LOGITS]), 1),
+      'Use `tfd.OneHotCategorical`',
+    ),
+  ],
+  ids=['Categorical', 'Poisson', 'Sample-Poisson', 'Independent-Categorical'],
+)
+def test_distribution_must_have_relaxed_atoms(name, q, advice):
+  inner = getattr(q, 'distribution', q)
+  with raises(
+    TypeError,
+    f'`{name}` relaxes its atoms, so `distribution` must be a',
+    '`tfd.OneHotCategorical`, a `tfd.Bernoulli`',
+    f'but is a `{type(inner).__name__}`.',
+    advice,
+  ):
+    expectation(NAMES[name](), lambda z: tf.zeros(z.shape[:1]), q)
+
+
+@every_name
+@pytest.mark.parametrize('temperature', [0.0, -1.0, np.float64(0.0)], ids=str)
+def test_temperature_must_be_positive(name, temperature):
+  with raises(
+    ValueError, '`temperature` must be a positive scalar, but is', str(
+      temperature
+    ), 'TransformedVariable',
+  ):  # fmt: skip
+    NAMES[name](temperature)
+
+
+@every_name
+@pytest.mark.parametrize(
+  'temperature', [[0.5, 0.6], tf.constant([0.5]), tf.Variable([0.5])], ids=str
+)
+def test_temperature_must_be_a_scalar(name, temperature):
+  with raises(ValueError, '`temperature` must be a positive scalar, but is ['):
+    NAMES[name](temperature)
+
+
+@every_name
+@pytest.mark.parametrize('temperature', [None, 'hot', True], ids=str)
+def test_temperature_must_be_a_number(name, temperature):
+  with raises(
+    TypeError,
+    '`temperature` must be a positive number, a scalar Tensor or variable',
+    f'but is {temperature!r}.',
+    '`temperature=0.5`',
+  ):
+    NAMES[name](temperature)
+
+
+@every_name
+def test_temperature_of_a_callable_must_be_a_positive_scalar(name):
+  with raises(ValueError, '`temperature` must be a positive scalar', '-1'):
+    expectation(NAMES[name](lambda: -1.0))
+  with raises(ValueError, '`temperature` must be a scalar', '(2,)'):
+    expectation(NAMES[name](lambda: tf.constant([1.0, 2.0])))
+
+
+def test_scale_must_be_a_scalar():
+  with raises(ValueError, '`scale` must be a scalar', '(2,)'):
+    tfp_rb.REBAR(0.5, scale=[1.0, 2.0])
+
+
+def test_schedule_must_fall_to_a_positive_floor():
+  with raises(ValueError, '`rate` must not be negative, but is -0.1', 'Pass'):
+    tfp_rb.AnnealedTemperature(rate=-0.1)
+  with raises(ValueError, '`floor` must be positive, but is 0'):
+    tfp_rb.AnnealedTemperature(rate=0.1, floor=0.0)
+
+
+@pytest.mark.parametrize('control_variate', [None, 3.0, tf.zeros([4])], ids=str)
+def test_control_variate_must_be_callable(control_variate):
+  with raises(TypeError, '`control_variate` must be a callable', 'but is'):
+    tfp_rb.RELAX(control_variate, 0.5)
+
+
+@pytest.mark.parametrize(
+  ('control_variate', 'shape'),
+  [
+    (lambda x: x, '(1, 4)'),
+    (lambda x: tf.reduce_sum(x), '()'),
+    (lambda x: tf.zeros([3]) * tf.reduce_sum(tf.cast(x, tf.float32)), '(3,)'),
+  ],
+  ids=['event', 'scalar', 'rows'],
+)
+def test_control_variate_must_return_a_number_for_each_atom(
+  control_variate, shape
+):
+  with raises(
+    ValueError, '`control_variate` must return', '[m] + batch_shape', shape
+  ):
+    expectation(tfp_rb.RELAX(control_variate, 0.5))
+
+
+def test_control_variate_may_return_the_unit_of_a_network():
+  plain, unit = (
+    at_atoms(tfp_rb.RELAX(c, 0.5))[1]
+    for c in (steep, lambda x: steep(x)[..., tf.newaxis])
+  )
+  np.testing.assert_array_equal(plain, unit)
+
+
+@pytest.mark.parametrize(
+  'control_variate',
+  [
+    lambda x: tf.reduce_sum(tf.stop_gradient(x), axis=-1),
+    lambda x: tf.cast(tf.argmax(x, axis=-1), x.dtype),
+    lambda x: tf.ones(x.shape[:-1], x.dtype),
+  ],
+  ids=['stop_gradient', 'argmax', 'constant'],
+)
+def test_control_variate_must_be_differentiable(control_variate):
+  with raises(
+    ValueError,
+    '`control_variate` must be differentiable by its atoms, since `RELAX`',
+    'argmax',
+  ):
+    expectation(tfp_rb.RELAX(control_variate, 0.5))
+
+
+def test_control_variate_must_return_floats():
+  with raises(TypeError, '`control_variate` must return a floating', 'int64'):
+    expectation(tfp_rb.RELAX(lambda x: tf.argmax(x, axis=-1), 0.5))
+
+
+@pytest.mark.parametrize('name', ['REBAR', 'GumbelSoftmax', 'ReinMax'])
+@pytest.mark.parametrize(
+  'f',
+  [
+    lambda z: tf.gather(tf.constant(LOGITS), z)[..., 0],
+    lambda z: tf.gather(tf.constant(LOGITS), tf.bitwise.invert(z)),
+  ],
+  ids=['gather', 'bits'],
+)
+def test_f_must_accept_relaxed_atoms(name, f):
+  with raises(
+    TypeError,
+    '`f` must accept atoms of float64, one-hot vectors and points between',
+    f'since `{name}` evaluates it there',
+    'tf.reduce_sum(z * cost, axis=-1)',
+    '`tfp_rb.REINFORCE`',
+  ):
+    expectation(NAMES[name](), f)
+
+
+@pytest.mark.parametrize('name', ['REBAR', 'GumbelSoftmax', 'ReinMax'])
+@pytest.mark.parametrize(
+  'f',
+  [
+    lambda z: tf.gather(tf.constant(LOGITS), tf.argmax(z, axis=-1)),
+    lambda z: tf.reduce_sum(tf.cast(tf.cast(z, tf.int32), tf.float64), axis=-1),
+  ],
+  ids=['argmax', 'cast'],
+)
+def test_f_must_be_differentiable_by_its_atoms(name, f):
+  with raises(
+    ValueError,
+    f'`f` must be differentiable by its atoms, since `{name}` follows',
+    'argmax',
+    '`tfp_rb.REINFORCE`',
+  ):
+    expectation(NAMES[name](), f)
+
+
+@restrictable
+def test_products_cannot_be_restricted(name):
+  q = tfd.Independent(tfd.Bernoulli(logits=np.float64([0.0, 1.0])), 1)
+  estimator = tfp_rb.rao_blackwellize(
+    NAMES[name](restricted=True), num_summed=1
+  )
+  with raises(
+    ValueError,
+    '`restricted=True` needs a `distribution` of a single site',
+    'but there are 1 dimensions of sites',
+    'Leave `restricted=None`',
+  ):
+    expectation(estimator, lambda z: tf.reduce_sum(z, axis=-1), q)
+
+
+@restrictable
+@pytest.mark.parametrize('restricted', ['yes', 2, 0.5], ids=str)
+def test_restricted_must_be_a_bool_or_none(name, restricted):
+  with raises(
+    TypeError, '`restricted` must be True, False or None', repr(restricted)
+  ):
+    NAMES[name](restricted=restricted)
+
+
+def test_num_noises_must_be_a_positive_int():
+  with raises(ValueError, '`num_noises` must be at least 1, but is 0'):
+    tfp_rb.GumbelSoftmax(0.5, num_noises=0)
+  with raises(TypeError, '`num_noises` must be a Python int', '1.5'):
+    tfp_rb.GumbelSoftmax(0.5, num_noises=1.5)
+
+
+def test_several_noises_need_straight_through():
+  with raises(
+    ValueError,
+    '`num_noises` must be 1 with `straight_through=False`',
+    'but is 2',
+    '`num_samples`',
+  ):
+    tfp_rb.GumbelSoftmax(0.5, straight_through=False, num_noises=2)
+
+
+@pytest.mark.parametrize('scale', ['x', None], ids=str)
+def test_scale_must_be_a_number(scale):
+  with raises(TypeError, '`scale` must be a number', repr(scale)):
+    tfp_rb.REBAR(0.5, scale)
+
+
+def test_schedule_of_keras_is_told_how_to_be_a_temperature():
+  schedule = keras.optimizers.schedules.ExponentialDecay(1.0, 10, 0.9)
+  with raises(TypeError, '`temperature`', '`lambda: schedule(step)`'):
+    expectation(tfp_rb.GumbelSoftmax(schedule))
+
+
+def test_negative_temperature_is_found_in_a_graph_by_validate_args():
+  temperature = tf.Variable(-0.5)
+  temperature.assign(0.5)
+  estimator = tfp_rb.GumbelSoftmax(temperature)
+  temperature.assign(-0.5)
+  f, _ = four_values(tf.constant(LOGITS))
+
+  @tf.function
+  def run():
+    q = tfd.OneHotCategorical(logits=tf.constant(LOGITS), validate_args=True)
+    return tfp_rb.expectation(f, q, estimator, seed=SEED)
+
+  with pytest.raises(tf.errors.InvalidArgumentError, match='must be positive'):
+    run()
+
+
+def test_temperature_of_gumbel_softmax_is_not_trained():
+  temperature = tf.Variable(0.5)
+  f, q = four_values(tf.constant(LOGITS))
+  with tf.GradientTape() as tape:
+    loss = tfp_rb.expectation(
+      f, q, tfp_rb.GumbelSoftmax(temperature), seed=SEED
+    )
+  assert tape.gradient(loss, temperature) is None
+
+
+def test_class_of_the_same_name_comes_back_from_its_own_module():
+  # A class of the user's, not the library's of that name.
+  REBAR = type('REBAR', (tfp_rb.REBAR,), {'__module__': __name__})
+  estimator = tfp_rb.rao_blackwellize(REBAR(0.5), num_summed=1)
+  assert type(copy_by_json(estimator).estimator) is REBAR
