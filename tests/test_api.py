@@ -192,6 +192,13 @@ LAYERS = {
     'tfp_rb.partitions.base',
     'tfp_rb.samplers',
   ],
+  'tfp_rb._local_expectation': [
+    'tfp_rb._atoms',
+    'tfp_rb._random',
+    'tfp_rb._rao_blackwell',
+    'tfp_rb.estimators.base',
+    'tfp_rb.partitions._shapes',
+  ],
   'tfp_rb._expectation': [
     'tfp_rb._checks',
     'tfp_rb._gradient',

@@ -3,6 +3,7 @@
 from tfp_rb import baselines, samplers, testing
 from tfp_rb._atoms import Atoms
 from tfp_rb._expectation import expectation
+from tfp_rb._local_expectation import local_expectation
 from tfp_rb._rao_blackwell import rao_blackwellize
 from tfp_rb.estimators import (
   DARN,
@@ -40,6 +41,7 @@ __all__ = [
   '__version__',
   'baselines',
   'expectation',
+  'local_expectation',
   'partition',
   'rao_blackwellize',
   'samplers',
