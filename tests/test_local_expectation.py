@@ -6,8 +6,9 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from test_errors import raises
+from test_memory import largest_array
 import tfp_rb
-from tfp_rb import baselines
+from tfp_rb import _enumeration, baselines
 
 tfd = tfp.distributions
 
@@ -43,49 +44,109 @@ def repeated_sites(logits):
   return f, tfd.Sample(tfd.Bernoulli(logits=logits), [2, 2])
 
 
-# Each test finds a bias of 3 % of the gradient with probability 0.99, and fails
-# by chance with probability 1e-6.
+def grid_of_sites(logits):
+  """Four sites in two dimensions, each with a logit of its own."""
+  weights = tf.constant([[1.0, -2.0], [0.5, 1.5]], logits.dtype)
+
+  def f(z):
+    z = tf.cast(z, logits.dtype)
+    return tf.reduce_sum(weights * z, axis=[-2, -1]) ** 2
+
+  return f, tfd.Independent(tfd.Bernoulli(logits=logits), 2)
 
 
+SITES = tf.constant(np.concatenate([LOGITS, 2.0 * LOGITS[:, ::-1]]))
+PROBLEMS = {
+  'interacting': (interacting, SITES),
+  'one_hot': (one_hot_sites, SITES),
+  'repeated': (repeated_sites, tf.constant([0.4, -1.0], tf.float64)),
+  'grid': (grid_of_sites, tf.constant([[0.4, -1.0], [2.0, 0.1]], tf.float64)),
+}
+
+
+def assert_mean_is_explicit_sum(estimator, name):
+  """Over all joint values, and all draws at each site; returns their number."""
+  problem, parameter = PROBLEMS[name]
+  outcomes = _enumeration.enumerate_outcomes(
+    estimator, problem, [parameter], most_outcomes=7000
+  )
+  value, gradients = _enumeration.exact_reference(problem, [parameter])
+  chances = outcomes.probabilities
+  for actual, desired in (
+    (np.sum(chances, axis=0), np.ones_like(value)),
+    (np.sum(chances * outcomes.values, axis=0), value),
+    (np.sum(outcomes.weighted_gradients[0], axis=0), gradients[0]),
+  ):
+    np.testing.assert_allclose(actual, desired, rtol=0.0, atol=1e-10)
+  return len(chances)
+
+
+@pytest.mark.parametrize('k', [0, 1, 3])
 @pytest.mark.parametrize(
-  ('estimator', 'k'),
+  'estimator',
   [
-    (tfp_rb.REINFORCE(), 0),
-    (tfp_rb.REINFORCE(), 1),
-    (tfp_rb.REINFORCE(baselines.LeaveOneOut(), num_samples=2), 1),
-    (tfp_rb.REINFORCE(baselines.IndependentSample()), 2),
-    (tfp_rb.REINFORCE(baselines.LeaveOneOut()), 3),
+    tfp_rb.REINFORCE(),
+    tfp_rb.REINFORCE(2.5),
+    tfp_rb.REINFORCE(baselines.LeaveOneOut(), num_samples=2),
+    tfp_rb.REINFORCE(baselines.IndependentSample()),
   ],
   ids=str,
 )
 def test_site_by_site_is_unbiased(estimator, k):
-  tfp_rb.testing.assert_unbiased(
-    tfp_rb.local_expectation(estimator, num_summed=k),
-    interacting,
-    [tf.constant(LOGITS)],
-    detectable_bias=0.03,
+  num_outcomes = assert_mean_is_explicit_sum(
+    tfp_rb.local_expectation(estimator, num_summed=k), 'interacting'
   )
+  # 9 joint values; at each of the 2 sites one of 3 symbols for each draw.
+  num_draws = estimator.num_samples if k < 3 else 0
+  num_draws += estimator.baseline.num_extra(k + num_draws)
+  assert num_outcomes == 9 * 9**num_draws
 
 
 @pytest.mark.parametrize(
-  'estimator', [tfp_rb.REBAR(0.5), tfp_rb.MuProp()], ids=['REBAR', 'MuProp']
+  ('estimator', 'name', 'k'),
+  [
+    *((tfp_rb.REINFORCE(), 'repeated', k) for k in (0, 1, 2)),
+    *((tfp_rb.REINFORCE(), 'grid', k) for k in (0, 1, 2)),
+    *((tfp_rb.MuProp(), 'one_hot', k) for k in (0, 1, 3)),
+    (tfp_rb.MuProp(), 'repeated', 1),
+  ],
+  ids=str,
 )
-def test_estimators_that_differentiate_f_are_unbiased(estimator):
-  tfp_rb.testing.assert_unbiased(
-    tfp_rb.local_expectation(estimator, num_summed=1),
-    one_hot_sites,
-    [tf.constant(LOGITS)],
-    detectable_bias=0.03,
+def test_kinds_of_sites_are_unbiased(estimator, name, k):
+  assert_mean_is_explicit_sum(
+    tfp_rb.local_expectation(estimator, num_summed=k), name
   )
 
 
-def test_sites_of_a_sample_share_their_parameters():
-  tfp_rb.testing.assert_unbiased(
-    tfp_rb.local_expectation(tfp_rb.REINFORCE(), num_summed=1),
-    repeated_sites,
-    [tf.constant([0.4, -1.0], tf.float64)],
+@pytest.mark.parametrize('name', ['interacting', 'grid'])
+def test_sites_in_chunks_are_unbiased(name):
+  assert_mean_is_explicit_sum(
+    tfp_rb.local_expectation(
+      tfp_rb.REINFORCE(), num_summed=1, sites_per_call=1
+    ),
+    name,
+  )
+
+
+def one_hot_sample(logits):
+  cost = tf.constant([[1.0, 0.2, -0.5], [0.4, -1.0, 0.8]], logits.dtype)
+
+  def f(z):
+    return tf.reduce_sum(tf.cast(z, logits.dtype) * cost, axis=[-2, -1]) ** 2
+
+  return f, tfd.Sample(tfd.OneHotCategorical(logits=logits), 2)
+
+
+def test_an_estimator_with_noise_of_its_own_is_unbiased():
+  # Finds a bias of 3 % of the gradient with probability 0.99, and fails by
+  # chance with probability 1e-6.
+  report = tfp_rb.testing.assert_unbiased(
+    tfp_rb.local_expectation(tfp_rb.REBAR(0.5), num_summed=1),
+    one_hot_sample,
+    [tf.constant(LOGITS[0, :1])],
     detectable_bias=0.03,
   )
+  assert not report.is_exact
 
 
 @pytest.mark.parametrize('batch_shape', [(), (3, 2)], ids=str)
@@ -110,6 +171,30 @@ def test_a_sum_over_sites_has_no_variance_when_all_symbols_are_summed(
       q = tfd.Independent(tfd.Categorical(logits=logits), 1)
       value = tfp_rb.expectation(f, q, estimator, seed=SEED)
     assert value.shape == batch_shape
+    gradients.append(tape.gradient(value, logits))
+  np.testing.assert_allclose(*gradients, atol=1e-12)
+
+
+def test_slope_of_a_site_is_whole():
+  # Any part of it is unbiased; the whole leaves MuProp no variance.
+  logits = tf.constant(SITES)
+  cost = tf.constant([[1.0, 0.2, -0.5], [0.4, -1.0, 0.8]], tf.float64)
+  gradients = []
+  for estimator in (
+    tfp_rb.local_expectation(tfp_rb.MuProp(), num_summed=0),
+    tfp_rb.Exact(),
+  ):
+    with tf.GradientTape() as tape:
+      tape.watch(logits)
+      q = tfd.Independent(
+        tfd.OneHotCategorical(logits=logits, dtype=tf.float64), 1
+      )
+      value = tfp_rb.expectation(
+        lambda z: tf.reduce_sum(z * cost, axis=[-2, -1]),
+        q,
+        estimator,
+        seed=SEED,
+      )
     gradients.append(tape.gradient(value, logits))
   np.testing.assert_allclose(*gradients, atol=1e-12)
 
@@ -170,10 +255,186 @@ def test_eager_and_xla_agree():
     np.testing.assert_allclose(actual, expected, rtol=1e-10)
 
 
-def test_estimator_comes_back_from_its_config():
-  estimator = tfp_rb.local_expectation(tfp_rb.REINFORCE(2.0), num_summed=1)
+# Sites in chunks.
+
+
+def derivatives(sites_per_call, estimator=None, second=False):
+  """Value and gradients by logits, a variable that `f` uses, and a scale."""
+  parts = [
+    tf.constant(np.linspace(-1.0, 2.0, 30).reshape([2, 5, 3])),
+    tf.Variable(np.linspace(0.5, 1.5, 5)),
+    tf.constant(1.3, tf.float64),
+  ]
+  estimator = tfp_rb.local_expectation(
+    estimator or tfp_rb.REINFORCE(baselines.LeaveOneOut(), num_samples=2),
+    num_summed=1,
+    sites_per_call=sites_per_call,
+  )
+
+  def run(seed):
+    logits, variable, scale = parts
+    with tf.GradientTape(persistent=second) as outer:
+      outer.watch([logits, scale])
+      with tf.GradientTape() as tape:
+        tape.watch([logits, scale])
+        # Tensors that `f` captures, a small one and a large one.
+        rows = scale * tf.reduce_sum(logits**2, axis=[-2, -1])
+        large = tf.sin(scale * tf.ones([5, 200], tf.float64))
+
+        def f(z):
+          features = tf.reduce_sum(
+            z * tf.constant([0.3, 1.1, -0.7], z.dtype), -1
+          )
+          features = tf.tensordot(variable * features, large, 1)
+          return rows * tf.reduce_mean(tf.tanh(features) ** 2, axis=-1)
+
+        q = tfd.Independent(
+          tfd.OneHotCategorical(logits=logits, dtype=tf.float64), 1
+        )
+        value = tfp_rb.expectation(f, q, estimator, seed=seed)
+        loss = tf.reduce_sum(value**2)
+      gradients = tape.gradient(loss, parts)
+      total = tf.add_n([tf.reduce_sum(g**2) for g in gradients])
+    return [value, *(outer.gradient(total, parts) if second else gradients)]
+
+  return run
+
+
+def assert_same(actual, desired):
+  for x, y in zip(actual, desired, strict=True):
+    np.testing.assert_allclose(x, y, rtol=1e-11, atol=1e-13)
+
+
+# Of 5 sites: alone, an uneven last chunk, all of them, more than there are.
+@pytest.mark.parametrize('sites_per_call', [1, 2, 5, 7])
+def test_chunks_change_neither_value_nor_gradient(sites_per_call):
+  seed = tf.constant(SEED)
+  assert_same(derivatives(sites_per_call)(seed), derivatives(None)(seed))
+
+
+@pytest.mark.parametrize('jit_compile', [False, True])
+def test_chunks_agree_when_compiled(jit_compile):
+  seed = tf.constant(SEED)
+  compiled = tf.function(derivatives(2), jit_compile=jit_compile)
+  assert_same(compiled(seed), derivatives(None)(seed))
+
+
+@pytest.mark.parametrize(
+  'estimator', [tfp_rb.MuProp(), tfp_rb.REBAR(0.5)], ids=['MuProp', 'REBAR']
+)
+def test_chunks_are_differentiated_by_their_atoms(estimator):
+  seed = tf.constant(SEED)
+  assert_same(
+    derivatives(2, estimator)(seed), derivatives(None, estimator)(seed)
+  )
+
+
+def test_chunks_have_a_second_derivative():
+  seed = tf.constant(SEED)
+  assert_same(
+    derivatives(2, second=True)(seed), derivatives(None, second=True)(seed)
+  )
+
+
+def test_tape_around_a_function_sees_what_chunks_capture():
+  logits, scale = tf.constant(SITES), tf.constant(1.5, tf.float64)
+
+  def gradients(sites_per_call):
+    estimator = tfp_rb.local_expectation(
+      tfp_rb.REINFORCE(), num_summed=1, sites_per_call=sites_per_call
+    )
+    with tf.GradientTape() as tape:
+      tape.watch([logits, scale])
+      square = scale**2  # outside of the function
+
+      @tf.function(autograph=False)
+      def loss(logits):
+        f, q = interacting(logits)
+        return tfp_rb.expectation(
+          lambda z: square * f(z), q, estimator, seed=tf.constant(SEED)
+        )
+
+      value = loss(logits)
+    return [value, *tape.gradient(value, [logits, scale])]
+
+  assert_same(gradients(1), gradients(None))
+
+
+def test_f_is_called_chunk_by_chunk_forward_and_backward():
+  sizes = []
+  logits = tf.Variable(tf.zeros([5, 3]))
+
+  def f(z):
+    if tf.executing_eagerly():  # not while it is traced
+      sizes.append(z.shape[0])
+    return tf.reduce_sum(tf.cast(z, tf.float32), axis=-1) * logits[0, 0]
+
+  estimator = tfp_rb.local_expectation(
+    tfp_rb.REINFORCE(), num_summed=1, sites_per_call=2
+  )
+  with tf.GradientTape() as tape:
+    q = tfd.Independent(tfd.Categorical(logits=logits), 1)
+    value = tfp_rb.expectation(f, q, estimator, seed=SEED)
+  assert sizes == [4, 4, 4]
+  tape.gradient(value, logits)
+  assert sizes == [4, 4, 4] * 2
+
+
+def test_chunks_of_an_f_without_parameters():
+  q = tfd.Independent(tfd.Categorical(logits=tf.constant(LOGITS)), 1)
+  f = lambda z: tf.reduce_sum(tf.cast(z, tf.float64), axis=-1)
+  values = [
+    tfp_rb.expectation(
+      f, q, tfp_rb.local_expectation(tfp_rb.REINFORCE(), 1, c), seed=SEED
+    )
+    for c in (1, None)
+  ]
+  assert_same(*values)
+
+
+def test_memory_is_that_of_a_chunk():
+  num_rows, num_sites, num_hidden = 8, 24, 512
+  estimator = tfp_rb.local_expectation(
+    tfp_rb.REINFORCE(num_samples=2), num_summed=1, sites_per_call=4
+  )
+
+  @tf.function(jit_compile=True)
+  def gradient(logits, weights):
+    with tf.GradientTape() as tape:
+      tape.watch([logits, weights])
+      q = tfd.Independent(tfd.Bernoulli(logits=logits), 1)
+
+      def f(z):
+        hidden = tf.tanh(tf.tensordot(tf.cast(z, tf.float32), weights, 1))
+        return tf.reduce_sum(hidden**2, axis=-1)
+
+      loss = tfp_rb.expectation(f, q, estimator, seed=tf.constant(SEED))
+    return tape.gradient(loss, [logits, weights])
+
+  largest = largest_array(
+    gradient, tf.zeros([num_rows, num_sites]), tf.zeros([num_sites, num_hidden])
+  )
+  # Forward or backward: the activations at 3 atoms of each of 4 sites.
+  assert largest == 4 * 3 * num_rows * num_hidden
+
+
+@pytest.mark.parametrize(
+  ('sites_per_call', 'error', 'found'),
+  [(0, ValueError, 'is 0'), (2.0, TypeError, '2.0')],
+)
+def test_wrong_size_of_chunks_is_refused(sites_per_call, error, found):
+  with raises(error, '`sites_per_call` must be', found):
+    tfp_rb.local_expectation(tfp_rb.REINFORCE(), 1, sites_per_call)
+
+
+@pytest.mark.parametrize('sites_per_call', [None, 4])
+def test_estimator_comes_back_from_its_config(sites_per_call):
+  estimator = tfp_rb.local_expectation(
+    tfp_rb.REINFORCE(2.0), num_summed=1, sites_per_call=sites_per_call
+  )
   copy = type(estimator).from_config(estimator.get_config())
   assert repr(copy) == repr(estimator)
+  assert copy.sites_per_call == sites_per_call
 
 
 def test_only_products_have_sites():

@@ -570,3 +570,59 @@ def test_the_gradient_of_log_prob_is_the_score_of_the_sites():
     log_prob = tfp_rb.partition(q, 2).log_prob(tf.constant(z))
   score = z - special.expit(logits.numpy())
   np.testing.assert_allclose(tape.jacobian(log_prob, logits), score, rtol=1e-12)
+
+
+# A family of the user's own, inside of what TFP wraps around it.
+
+
+class OwnFamily(tfd.Distribution):
+  """Is no `CompositeTensor`, so TFP wraps it by other classes."""
+
+  def __init__(self, logits):
+    self.logits = tf.convert_to_tensor(logits)
+    super().__init__(
+      dtype=tf.int32,
+      reparameterization_type=tfd.NOT_REPARAMETERIZED,
+      validate_args=False,
+      allow_nan_stats=True,
+    )
+
+  def _batch_shape(self):
+    return self.logits.shape[:-1]
+
+  def _batch_shape_tensor(self):
+    return tf.shape(self.logits)[:-1]
+
+  def _event_shape(self):
+    return tf.TensorShape([])
+
+  def _event_shape_tensor(self):
+    return tf.zeros([0], tf.int32)
+
+  def _log_prob(self, z):
+    return tfd.Categorical(logits=self.logits).log_prob(z)
+
+
+@tfp_rb.RegisterPartition(OwnFamily)
+def partition_own(q, num_summed):
+  return tfp_rb.partition(tfd.Categorical(logits=q.logits), num_summed)
+
+
+@pytest.mark.parametrize(
+  'wrap',
+  [
+    lambda q: tfd.Independent(q, 1),
+    lambda q: tfd.Sample(q, 2),
+    lambda q: tfd.BatchReshape(q, [2, 1]),
+    lambda q: tfd.BatchBroadcast(q, to_shape=[3, 2]),
+  ],
+  ids=['Independent', 'Sample', 'BatchReshape', 'BatchBroadcast'],
+)
+def test_own_family_inside_of_a_wrapper(wrap):
+  logits = np.array([[0.3, -1.0, 0.7], [0.0, 2.0, -0.5]])
+  actual, expected = (
+    tfp_rb.partition(wrap(kind(logits=logits)), 3)
+    for kind in (OwnFamily, tfd.Categorical)
+  )
+  np.testing.assert_array_equal(actual.values, expected.values)
+  np.testing.assert_allclose(actual.weights, expected.weights, atol=1e-12)

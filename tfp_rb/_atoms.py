@@ -13,6 +13,8 @@ __all__ = [
   'NotEnumerableError',
   'draw_atoms',
   'draw_rest',
+  'drawing_from',
+  'drawn_from',
   'intercept_draws',
   'is_draw',
   'make_atoms',
@@ -77,6 +79,33 @@ def intercept_draws(interceptor):
     yield
   finally:
     _interceptors.pop()
+
+
+_drawn_from = []
+
+
+@contextlib.contextmanager
+def drawing_from(distribution):
+  """Tells interceptors that draws inside the `with` block are of another one.
+
+  Args:
+    distribution: The distribution that is drawn from in place of that given to
+      `expectation`: with the same batch, and further dimensions behind it whose
+      members are drawn independently.
+
+  Yields:
+    Nothing.
+  """
+  _drawn_from.append(distribution)
+  try:
+    yield
+  finally:
+    _drawn_from.pop()
+
+
+def drawn_from(distribution):
+  """What an interceptor is asked to draw from, `distribution` unless told."""
+  return _drawn_from[-1] if _drawn_from else distribution
 
 
 class NotEnumerableError(Exception):

@@ -5,7 +5,21 @@ import operator
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-__all__ = ['check_discrete', 'check_int', 'check_result', 'checked_function']
+__all__ = [
+  'check_discrete',
+  'check_int',
+  'check_result',
+  'checked_function',
+  'is_a',
+  'is_product',
+  'is_wrapper',
+  'plain_class',
+]
+
+tfd = tfp.distributions
+
+_PRODUCTS = (tfd.Independent, tfd.Sample)
+_ARRANGEMENTS = (tfd.BatchBroadcast, tfd.BatchReshape)
 
 
 def check_int(value, name, minimum):
@@ -29,13 +43,13 @@ def check_int(value, name, minimum):
 
 def check_discrete(distribution):
   """Raises unless `distribution` is a TFP distribution that may be discrete."""
-  if not isinstance(distribution, tfp.distributions.Distribution):
+  if not isinstance(distribution, tfd.Distribution):
     raise TypeError(
       '`distribution` must be a `tfp.distributions.Distribution`, but is '
       f'{distribution!r}. Pass the distribution itself, e.g. '
       '`tfd.Categorical(logits=logits)`.'
     )
-  reparameterized = tfp.distributions.FULLY_REPARAMETERIZED
+  reparameterized = tfd.FULLY_REPARAMETERIZED
   if distribution.reparameterization_type == reparameterized:
     raise TypeError(
       '`distribution` must be discrete, but '
@@ -84,3 +98,34 @@ def check_result(result, values, distribution, name):
       'Reduce over the event, and keep the first axis and the batch.'
     )
   return result
+
+
+def plain_class(kind):
+  """The class of which a wrapper of TFP may be an instance.
+
+  Around a distribution that is no `CompositeTensor`, as one of the user's,
+  `tfd.Independent` and its like make instances of a base class of theirs.
+
+  Args:
+    kind: A class of distributions.
+
+  Returns:
+    kind: That base class, where there is one.
+  """
+  base = kind.__mro__[1]
+  return base if base.__name__ == f'_{kind.__name__}' else kind
+
+
+def is_a(distribution, kind):
+  """As `isinstance`, around whatever distribution."""
+  return isinstance(distribution, plain_class(kind))
+
+
+def is_product(distribution):
+  """Whether a distribution is a product of independent sites."""
+  return any(is_a(distribution, kind) for kind in _PRODUCTS)
+
+
+def is_wrapper(distribution):
+  """Whether a distribution arranges copies of another one."""
+  return any(is_a(distribution, kind) for kind in _PRODUCTS + _ARRANGEMENTS)

@@ -1,5 +1,6 @@
 """All outcomes of an estimator, one by one: exact moments without a seed."""
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -36,11 +37,21 @@ def tile(parameters, num_copies):
   ]
 
 
-def _select(table, index):
-  """Takes `table[index[t, j], t]`: `[K, T, ...]` to `[draws, T, ...]`."""
-  by_outcome = tf.transpose(table, [1, 0, *range(2, table.shape.rank)])
-  taken = tf.gather(by_outcome, index, batch_dims=1)  # [T, draws, ...]
-  return tf.transpose(taken, [1, 0, *range(2, taken.shape.rank)])
+def _select(table, index, site_axis):
+  """Takes `table[index[t, s, j], t, ..., s]`.
+
+  Args:
+    table: `Tensor` of shape `[K, T] + batch_shape + [S] + event_shape`.
+    index: `Tensor` of shape `[T, S, draws]`.
+    site_axis: Python `int`, the axis of the `S` sites.
+
+  Returns:
+    taken: `Tensor` of shape `[draws, T] + batch_shape + [S] + event_shape`.
+  """
+  others = [i for i in range(2, table.shape.rank) if i != site_axis]
+  order = [1, site_axis, 0, *others]  # [T, S, K, ...]
+  taken = tf.gather(tf.transpose(table, order), index, batch_dims=2)
+  return tf.transpose(taken, np.argsort(order))
 
 
 def _law_of_rest(every, part, num_summed):
@@ -84,12 +95,15 @@ def enumerate_outcomes(
     return None
   if num_values is None or num_values > most_outcomes:
     return None
-  num_slots = 0
+  batch_rank = distribution.batch_shape.rank
+  slots = []  # the number of values of each independent draw
+  num_values_of = lambda drawn: find_partition(drawn, 0).num_values
 
   def count(part, num_summed, num_draws):
     del num_summed
-    nonlocal num_slots
-    num_slots += num_draws
+    drawn = _atoms.drawn_from(distribution)
+    num_sites = drawn.batch_shape[batch_rank:].num_elements()
+    slots.extend([num_values_of(drawn)] * (num_sites * num_draws))
     return part.sample_rest(num_draws, tf.constant([0, 0]))
 
   try:
@@ -97,12 +111,12 @@ def enumerate_outcomes(
       expectation(f, distribution, estimator, seed=tf.constant(seed))
   except _atoms.NotEnumerableError:
     return None
-  num_outcomes = num_values**num_slots
+  num_outcomes = math.prod(slots)
   if num_outcomes > most_outcomes:
     return None
 
-  index = np.indices([num_values] * num_slots)
-  index = tf.constant(np.reshape(index, [num_slots, num_outcomes]).T, tf.int32)
+  index = np.indices(slots).reshape([len(slots), num_outcomes]).T
+  index = tf.constant(index, tf.int32)
   tiled = tile(parameters, num_outcomes)
   with tf.GradientTape() as tape:
     tape.watch(tiled)
@@ -110,14 +124,26 @@ def enumerate_outcomes(
     every = find_partition(distribution, num_values)
     probabilities = tf.ones_like(every.log_rest)
     first_slot = 0
+    site_axis = 2 + batch_rank  # after the values, the outcomes, the batch
 
     def script(part, num_summed, num_draws):
       nonlocal first_slot, probabilities
-      chosen = index[:, first_slot : first_slot + num_draws]
-      first_slot += num_draws
-      law = _law_of_rest(every, part, num_summed)
-      probabilities *= tf.reduce_prod(_select(law, chosen), axis=0)
-      return _select(every.values, chosen)
+      drawn = _atoms.drawn_from(distribution)
+      num_sites = drawn.batch_shape[1 + batch_rank :].num_elements()
+      chosen = index[:, first_slot : first_slot + num_sites * num_draws]
+      first_slot += num_sites * num_draws
+      chosen = tf.reshape(chosen, [num_outcomes, num_sites, num_draws])
+      if drawn is distribution:  # one site that is everything
+        listed = every
+        widen = lambda x: tf.expand_dims(x, site_axis)
+        narrow = lambda x: tf.squeeze(x, site_axis)
+      else:
+        listed = find_partition(drawn, num_values_of(drawn))
+        widen = narrow = lambda x: x
+      law = widen(_law_of_rest(listed, part, num_summed))
+      chances = _select(law, chosen, site_axis)
+      probabilities *= tf.reduce_prod(chances, axis=[0, site_axis])
+      return narrow(_select(widen(listed.values), chosen, site_axis))
 
     with _atoms.intercept_draws(script):
       values = expectation(f, distribution, estimator, seed=tf.constant(seed))

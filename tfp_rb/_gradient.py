@@ -4,11 +4,15 @@
 Tensors and capture no variable.
 """
 
+import contextlib
+
 import tensorflow as tf
 
 __all__ = [
+  'call_one_by_one',
   'likelihood_ratio',
   'objective_of',
+  'scale_gradient',
   'value_with_gradient_of',
 ]
 
@@ -81,3 +85,94 @@ def objective_of(objective, tape, variables):
     return tf.stop_gradient(objective), pullback
 
   return of_variables(*[tf.convert_to_tensor(v) for v in variables])
+
+
+def call_one_by_one(f, x):
+  """Returns `f(x[i])` for each `i`, stacked, and keeps nothing of the calls.
+
+  Forward and backward are loops that hold the intermediate results of one call
+  at a time, in eager, graph and XLA: the backward one calls `f` again. Unlike
+  `tf.recompute_grad` this differentiates by Tensors that `f` captures as well,
+  not only by `x` and variables, and at any order (a second derivative keeps
+  everything). `f` is traced, once, to find what it captures.
+
+  Args:
+    f: Callable, `Tensor` to floating-point `Tensor`.
+    x: `Tensor` with a static first dimension.
+
+  Returns:
+    values: `Tensor`, along the first dimension the results.
+  """
+  num_calls = x.shape[0]
+  traced = tf.function(f, autograph=False).get_concrete_function(
+    tf.TensorSpec(x.shape[1:], x.dtype)
+  )
+  result = traced.structured_outputs
+  # A loop that nobody differentiates keeps nothing; a tape would, in eager.
+  eagerly = tf.executing_eagerly()
+  with tf.init_scope() if eagerly else contextlib.nullcontext():
+    values = tf.map_fn(
+      f,
+      x,
+      fn_output_signature=tf.TensorSpec(result.shape, result.dtype),
+      parallel_iterations=1,
+    )
+
+  has_gradient = lambda t: t.dtype.is_floating or t.dtype.is_complex
+  inputs = [x] if has_gradient(x) else []
+  captured = [t for t in traced.captured_inputs if has_gradient(t)]
+  captured += [v for v in traced.variables if has_gradient(v)]
+
+  def pullback(cotangents):
+    def step(i, slopes, totals):
+      own = tf.identity(x[i])
+      sources = [own] * len(inputs) + captured
+      with tf.GradientTape(watch_accessed_variables=False) as tape:
+        tape.watch(sources)
+        value = f(own)
+      gradients = tape.gradient(
+        value,
+        sources,
+        output_gradients=cotangents[i],
+        unconnected_gradients='zero',
+      )
+      # Those of `tf.gather` are sparse.
+      gradients = [tf.convert_to_tensor(g) for g in gradients]
+      slopes = [s.write(i, g) for s, g in zip(slopes, gradients)]
+      of_captured = gradients[len(inputs) :]
+      return i + 1, slopes, [t + g for t, g in zip(totals, of_captured)]
+
+    _, slopes, totals = tf.while_loop(
+      lambda i, slopes, totals: i < num_calls,
+      step,
+      (
+        tf.constant(0),
+        [tf.TensorArray(t.dtype, num_calls) for t in inputs],
+        [tf.zeros_like(t) for t in captured],
+      ),
+      parallel_iterations=1,
+      maximum_iterations=num_calls,
+    )
+    slopes = [tf.ensure_shape(s.stack(), x.shape) for s in slopes]
+    return slopes + totals
+
+  @tf.custom_gradient
+  def of_sources(*sources):
+    del sources  # they stand for what is captured on the caller's tape
+    return tf.stop_gradient(values), pullback
+
+  if not inputs and not captured:
+    return values
+  return of_sources(*inputs, *[tf.convert_to_tensor(t) for t in captured])
+
+
+def scale_gradient(x, factor):
+  """`x`, with its gradient multiplied; integers have none."""
+  if not x.dtype.is_floating:
+    return x
+
+  @tf.custom_gradient
+  def scaled(x):
+    return tf.identity(x), lambda dy: factor * dy
+
+  return scaled(x)

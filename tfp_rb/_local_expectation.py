@@ -4,18 +4,18 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tfp_rb import _random
-from tfp_rb._atoms import Atoms, draw_atoms, refuse_interception
+from tfp_rb import _checks, _gradient, _random
+from tfp_rb._atoms import Atoms, draw_atoms, drawing_from
 from tfp_rb._rao_blackwell import rao_blackwellize
 from tfp_rb.estimators.base import Estimate, GradientEstimator
 from tfp_rb.partitions import _shapes
 
-__all__ = ['local_expectation']
+__all__ = ['LocalExpectation', 'local_expectation']
 
 tfd = tfp.distributions
 
 
-def local_expectation(estimator, num_summed):
+def local_expectation(estimator, num_summed, sites_per_call=None):
   """Returns `estimator`, applied to each site of a product on its own.
 
   ```none
@@ -29,12 +29,24 @@ def local_expectation(estimator, num_summed):
   is what Rao-Blackwellization can do: the joint one would sum nothing.
 
   Unbiased where `estimator` is. Costs `S (k + M)` evaluations of `f` for `S`
-  sites, in one call. If `f` is a sum of one term for each site, make the sites
-  the *batch* of the distribution instead, and the cost is `k + M`.
+  sites, in one call, or in `ceil(S / sites_per_call)`. If `f` is a sum of one
+  term for each site, make the sites the *batch* of the distribution instead,
+  and the cost is `k + M`.
+
+  The calls follow each other in a loop, forward and again in the backward pass,
+  and hold what `f` computes for one chunk of sites only, in eager, graph and
+  XLA; the `S (k + M)` atoms themselves are held at once. Value and gradient are
+  those of a single call. This takes twice the evaluations, chunks of equal size
+  (the last one repeats a site where `S` asks for it), and an `f` that
+  `tf.function` can trace and that says the same when called again: no dropout,
+  no `tf.random.normal`. A second derivative holds everything, and not all of
+  `f` has one under XLA.
 
   Args:
     estimator: A `GradientEstimator` that only draws; `M` is its `num_samples`.
     num_summed: Python `int` `k`, at most the number of symbols of a site.
+    sites_per_call: Python `int`, to how many sites at most `f` is applied at
+      once, where memory asks for it. `None`: to all.
 
   Returns:
     estimator: A `GradientEstimator`, for `tfd.Independent` and `tfd.Sample`.
@@ -68,24 +80,31 @@ def local_expectation(estimator, num_summed):
        distributions. ICML 2019, section 6. https://arxiv.org/abs/1810.04777
   """
   rao_blackwellized = rao_blackwellize(estimator, num_summed=num_summed)
-  return LocalExpectation(estimator, rao_blackwellized.num_summed)
+  if sites_per_call is not None:
+    sites_per_call = _checks.check_int(
+      sites_per_call, 'sites_per_call', minimum=1
+    )
+  return LocalExpectation(
+    estimator, rao_blackwellized.num_summed, sites_per_call
+  )
 
 
 class LocalExpectation(GradientEstimator):
   """The result of `local_expectation`."""
 
-  def __init__(self, estimator, num_summed, name=None):
+  def __init__(self, estimator, num_summed, sites_per_call=None, name=None):
     super().__init__(num_samples=estimator.num_samples, name=name)
     self.estimator = estimator
     self.num_summed = num_summed
+    self.sites_per_call = sites_per_call
 
   def sample_atoms(self, distribution, seed):
     sites = _Sites(distribution)
     joint_seed, site_seed = _random.split_seed(seed, n=2)
     joint = draw_atoms(distribution, 1, joint_seed).values
-    refuse_interception()  # the sites are drawn apart
     rao_blackwellized = rao_blackwellize(self.estimator, self.num_summed)
-    atoms = rao_blackwellized.sample_atoms(sites.distribution, site_seed)
+    with drawing_from(sites.distribution):
+      atoms = rao_blackwellized.sample_atoms(sites.distribution, site_seed)
     return Atoms(
       values=sites.flatten(sites.substitute(joint, atoms.values)),
       weights=sites.flatten(sites.first(atoms.weights)) / float(sites.size),
@@ -102,9 +121,15 @@ class LocalExpectation(GradientEstimator):
     def f_of_site(x):  # [m] + batch + [S] + event -> [m] + batch + [S]
       # Of the estimate's gradient by the atoms the whole counts for a site, of
       # that by the variables of `f` its share.
-      x = _scale_gradient(x, size)
-      result = f(sites.flatten(sites.substitute(joint, x)))
-      return _scale_gradient(sites.last(sites.unflatten(result)), 1.0 / size)
+      x = _gradient.scale_gradient(x, size)
+      values = sites.substitute(joint, x)
+      if self.sites_per_call is None or self.sites_per_call >= sites.size:
+        result = sites.unflatten(f(sites.flatten(values)))
+      else:
+        chunks = sites.to_chunks(values, self.sites_per_call)
+        result = _gradient.call_one_by_one(f, chunks)
+        result = sites.from_chunks(result, x.shape[0])
+      return _gradient.scale_gradient(sites.last(result), 1.0 / size)
 
     site_atoms = Atoms(
       values=own,
@@ -112,9 +137,10 @@ class LocalExpectation(GradientEstimator):
       log_prob=sites.last(sites.unflatten(atoms.log_prob)) / size,
       num_summed=self.num_summed,
     )
-    estimate = self.estimator.evaluate(
-      f_of_site, sites.distribution, site_atoms, seed
-    )
+    with drawing_from(sites.distribution):
+      estimate = self.estimator.evaluate(
+        f_of_site, sites.distribution, site_atoms, seed
+      )
     value, surrogate = (
       sites.flatten(sites.first(x))
       for x in (estimate.value, estimate.surrogate)
@@ -125,11 +151,10 @@ class LocalExpectation(GradientEstimator):
     return Estimate(value, surrogate * size, auxiliary)
 
 
-def _scale_gradient(x, factor):
-  """`x`, with its gradient multiplied; integers have none."""
-  if not x.dtype.is_floating:
-    return x
-  return factor * x + tf.stop_gradient((1.0 - factor) * x)
+def _reshape_first(x, num_dims, shape):
+  """`x`, the first `num_dims` dimensions reshaped; others may be dynamic."""
+  result = tf.reshape(x, tf.concat([shape, tf.shape(x)[num_dims:]], axis=0))
+  return tf.ensure_shape(result, [*shape, *x.shape[num_dims:]])
 
 
 class _Sites:
@@ -140,13 +165,13 @@ class _Sites:
   """
 
   def __init__(self, q):
-    if isinstance(q, tfd.Independent):
+    if _checks.is_a(q, tfd.Independent):
       factor = q.distribution
       num_dims = int(tf.get_static_value(q.reinterpreted_batch_ndims))
       shape = _shapes.batch_shape(factor)
       site_shape = shape[len(shape) - num_dims :]
       batch_shape = shape[: len(shape) - num_dims]
-    elif isinstance(q, tfd.Sample):
+    elif _checks.is_a(q, tfd.Sample):
       batch_shape = _shapes.batch_shape(q.distribution)
       site_shape = np.reshape(tf.get_static_value(q.sample_shape), [-1])
       site_shape = [int(n) for n in site_shape]
@@ -196,16 +221,39 @@ class _Sites:
 
   def flatten(self, x):
     """`[n, S] + ...` to `[n S] + ...`."""
-    shape = tf.concat([[x.shape[0] * self.size], tf.shape(x)[2:]], axis=0)
-    return tf.ensure_shape(
-      tf.reshape(x, shape), [x.shape[0] * self.size, *x.shape[2:]]
-    )
+    return _reshape_first(x, 2, [x.shape[0] * self.size])
 
   def unflatten(self, x):
     """`[n S] + ...` to `[n, S] + ...`."""
-    shape = [x.shape[0] // self.size, self.size]
-    result = tf.reshape(x, tf.concat([shape, tf.shape(x)[1:]], axis=0))
-    return tf.ensure_shape(result, [*shape, *x.shape[1:]])
+    return _reshape_first(x, 1, [x.shape[0] // self.size, self.size])
+
+  def to_chunks(self, x, most_sites):
+    """`[n, S] + ...` to `[N, n c] + ...`: `N` chunks of `c` sites.
+
+    Of equal size, for a loop; the last ones repeat the last site.
+
+    Args:
+      x: `Tensor`.
+      most_sites: Python `int`, the most sites of a chunk.
+
+    Returns:
+      chunks: `Tensor`.
+    """
+    num_chunks = -(-self.size // most_sites)
+    num_sites = -(-self.size // num_chunks)
+    num_missing = num_chunks * num_sites - self.size
+    x = tf.concat([x] + [x[:, -1:]] * num_missing, axis=1)
+    x = _reshape_first(x, 2, [x.shape[0], num_chunks, num_sites])
+    x = tf.transpose(x, [1, 0, *range(2, x.shape.rank)])
+    return _reshape_first(x, 3, [num_chunks, x.shape[1] * num_sites])
+
+  def from_chunks(self, x, num_atoms):
+    """The inverse of `to_chunks`."""
+    num_sites = x.shape[1] // num_atoms
+    x = _reshape_first(x, 2, [x.shape[0], num_atoms, num_sites])
+    x = tf.transpose(x, [1, 0, *range(2, x.shape.rank)])
+    x = _reshape_first(x, 3, [num_atoms, x.shape[1] * num_sites])
+    return x[:, : self.size]
 
   def first(self, x):
     """`[n] + batch_shape + [S]` to `[n, S] + batch_shape`."""

@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tfp_rb import _logits, _random
+from tfp_rb import _checks, _logits, _random
 from tfp_rb._atoms import is_draw
 
 __all__ = ['Noise', 'Relaxation', 'linear_in', 'relaxation_of']
@@ -52,7 +52,8 @@ class Relaxation(NamedTuple):
       normalised, at least float32.
     num_sites: Python `int`, the rank of `sites`.
     to_one_hot: Callable, atoms of the distribution to one-hot vectors of shape
-      `[m] + batch_shape + sites + [K]` in the dtype of `log_probs`.
+      `[m] + batch_shape + sites + [K]` in the dtype of `log_probs`; linear, so
+      that points between the atoms have vectors, too.
     to_event: Callable, vectors of that shape to what `f` takes, in `dtype`.
   """
 
@@ -66,6 +67,22 @@ class Relaxation(NamedTuple):
   def site_axes(self):
     """Axes of the sites and of the classes."""
     return list(range(-1 - self.num_sites, 0))
+
+  def log_prob_between(self, values):
+    """`log q` of atoms and of points between them, linear in their vectors.
+
+    Args:
+      values: `Tensor`, what `f` takes.
+
+    Returns:
+      log_prob: `Tensor` of shape `[m] + batch_shape`; by `values` it is
+        differentiable, by the parameters it is a constant.
+    """
+    log_probs = tf.stop_gradient(self.log_probs)
+    is_possible = log_probs > -np.inf
+    log_probs = tf.where(is_possible, log_probs, tf.zeros_like(log_probs))
+    terms = self.to_one_hot(values) * log_probs
+    return tf.reduce_sum(terms, axis=self.site_axes)
 
   def of_rest(self, atoms, one_hot):
     """Log-probabilities given the rest, for each atom, and where they count.
@@ -158,12 +175,15 @@ def relaxation_of(distribution, name):
   Returns:
     relaxation: A `Relaxation`.
   """
-  if isinstance(distribution, tfd.Independent):
+  if _checks.is_a(distribution, tfd.Independent):
     inner = relaxation_of(distribution.distribution, name)
     num_dims = tf.get_static_value(distribution.reinterpreted_batch_ndims)
     return inner._replace(num_sites=inner.num_sites + int(num_dims))
-  if isinstance(distribution, tfd.Sample):
+  if _checks.is_a(distribution, tfd.Sample):
     return _of_sample(distribution, name)
+  for kind in (tfd.BatchReshape, tfd.BatchBroadcast):
+    if _checks.is_a(distribution, kind):
+      return _of_batch(distribution, name)
   if isinstance(distribution, tfd.OneHotCategorical):
     logits = _logits.at_least_float32(_logits.categorical_logits(distribution))
     dtype = _logits.parameter_dtype(distribution)
@@ -181,8 +201,8 @@ def relaxation_of(distribution, name):
       dtype=dtype,
       log_probs=log_probs,
       num_sites=0,
-      to_one_hot=lambda z: tf.one_hot(
-        tf.cast(z, tf.int32), 2, dtype=log_probs.dtype
+      to_one_hot=lambda z: tf.stack(
+        [1.0 - tf.cast(z, log_probs.dtype), tf.cast(z, log_probs.dtype)], -1
       ),
       to_event=lambda x: tf.cast(x[..., 1], dtype),
     )
@@ -195,6 +215,19 @@ def relaxation_of(distribution, name):
     '`tfd.OneHotCategorical`, a `tfd.Bernoulli`, or `tfd.Independent` or '
     f'`tfd.Sample` of them, but is a `{kind}`. {advice}'
   )
+
+
+def _of_batch(distribution, name):
+  """Another arrangement of the batch, or copies of it."""
+  inner = relaxation_of(distribution.distribution, name)
+  old, new = (
+    d.batch_shape.as_list() for d in (distribution.distribution, distribution)
+  )
+  event = inner.log_probs.shape[len(old) :]
+  log_probs = inner.log_probs
+  if _checks.is_a(distribution, tfd.BatchReshape):
+    log_probs = tf.reshape(log_probs, [*new, *event])
+  return inner._replace(log_probs=tf.broadcast_to(log_probs, [*new, *event]))
 
 
 def _of_sample(distribution, name):

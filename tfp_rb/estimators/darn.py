@@ -4,6 +4,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_rb import _gradient
+from tfp_rb._checks import is_wrapper
 from tfp_rb.estimators._relaxed import value_and_slope, values_and_mean
 from tfp_rb.estimators.base import Estimate, GradientEstimator
 
@@ -52,6 +53,8 @@ class DARN(GradientEstimator):
        section 4.2, equations (5) to (7). https://arxiv.org/abs/1511.05176
   """
 
+  differentiates_f = True
+
   def __init__(self, center=None, num_samples=1, name=None):
     """Makes the estimator.
 
@@ -84,7 +87,7 @@ class DARN(GradientEstimator):
     if self.center is not None:
       return tf.cast(tf.convert_to_tensor(self.center), mean.dtype)
     site = distribution
-    while isinstance(site, (tfd.Independent, tfd.Sample)):
+    while is_wrapper(site):
       site = site.distribution
     if isinstance(site, tfd.Bernoulli):
       return tf.constant(0.5, mean.dtype)

@@ -112,9 +112,10 @@ class RegisterPartition:
         '`distribution_class` must be a class of distributions, but is '
         f'{distribution_class!r}. Write `@RegisterPartition(tfd.Categorical)`.'
       )
+    distribution_class = _checks.plain_class(distribution_class)
     if distribution_class in _REGISTRY:
       raise ValueError(
-        f'`{distribution_class.__name__}` has a partition already, '
+        f'`{distribution_class.__name__.lstrip("_")}` has a partition already, '
         f'`{_REGISTRY[distribution_class].__name__}`. Register a subclass '
         'instead.'
       )
@@ -152,7 +153,7 @@ def find_partition(distribution, num_summed):
   function = registered_function(distribution)
   if function is None:
     kind = type(distribution).__name__
-    known = ', '.join(sorted(c.__name__ for c in _REGISTRY))
+    known = ', '.join(sorted(c.__name__.lstrip('_') for c in _REGISTRY))
     raise NotImplementedError(
       f'No partition is registered for `{kind}`, so its most probable values '
       'cannot be summed. Decorate a function with '
