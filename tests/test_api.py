@@ -181,6 +181,7 @@ LAYERS = {
   'tfp_rb._summed_sets': [
     'tfp_rb._atoms',
     'tfp_rb._random',
+    'tfp_rb.partitions._shapes',
     'tfp_rb.partitions.base',
     'tfp_rb.partitions.exclusion',
   ],
@@ -194,6 +195,8 @@ LAYERS = {
   ],
   'tfp_rb._local_expectation': [
     'tfp_rb._atoms',
+    'tfp_rb._checks',
+    'tfp_rb._gradient',
     'tfp_rb._random',
     'tfp_rb._rao_blackwell',
     'tfp_rb.estimators.base',
@@ -217,6 +220,22 @@ LAYERS = {
     'tfp_rb._expectation',
     'tfp_rb._random',
     'tfp_rb.partitions.base',
+  ],
+  'tfp_rb.vi': [
+    'tfp_rb._atoms',
+    'tfp_rb._checks',
+    'tfp_rb._expectation',
+    'tfp_rb._gradient',
+    'tfp_rb._local_expectation',
+    'tfp_rb._random',
+    'tfp_rb._rao_blackwell',
+    'tfp_rb.baselines',
+    'tfp_rb.estimators',
+    'tfp_rb.estimators._relaxation',
+    'tfp_rb.estimators.base',
+    'tfp_rb.partitions._shapes',
+    'tfp_rb.partitions.base',
+    'tfp_rb.vi',
   ],
 }
 CORE = [name for name in MODULES if name != 'tfp_rb']

@@ -1,6 +1,6 @@
 """Rao-Blackwellized gradients of expectations over discrete distributions."""
 
-from tfp_rb import baselines, samplers, testing
+from tfp_rb import baselines, samplers, testing, vi
 from tfp_rb._atoms import Atoms
 from tfp_rb._expectation import expectation
 from tfp_rb._local_expectation import local_expectation
@@ -46,4 +46,5 @@ __all__ = [
   'rao_blackwellize',
   'samplers',
   'testing',
+  'vi',
 ]

@@ -5,6 +5,7 @@ import tensorflow as tf
 
 from tfp_rb import _random
 from tfp_rb._atoms import draw_rest, make_atoms, with_event_rank
+from tfp_rb.partitions._shapes import take
 from tfp_rb.partitions.base import find_partition
 from tfp_rb.partitions.exclusion import exclude
 
@@ -80,7 +81,7 @@ def atoms_of_budget(distribution, budget, seed):
       index, tf.concat([[num_draws], tf.shape(num_summed)], axis=0)
     )
     index = tf.ensure_shape(index, [num_draws, *num_summed.shape])
-    chosen = _take(best.values, tf.minimum(index, num_atoms - 1))
+    chosen = take(best.values, tf.minimum(index, num_atoms - 1))
     return tf.where(with_event_rank(index < num_atoms, beyond), chosen, beyond)
 
   split = best._replace(sample_rest=sample_rest)
@@ -93,16 +94,3 @@ def atoms_of_budget(distribution, budget, seed):
     tf.where(is_summed, weights, mass / num_draws),
     num_summed,
   )
-
-
-def _take(values, index):
-  """Takes `values[index[j, b], b]` for each row `b`, along the first axis."""
-  num_values, num_draws = values.shape[0], index.shape[0]
-  flat_index = tf.transpose(tf.reshape(index, [num_draws, -1]))
-  rows = tf.reshape(values, [num_values, tf.shape(flat_index)[0], -1])
-  taken = tf.gather(
-    tf.transpose(rows, [1, 0, 2]), flat_index, batch_dims=1
-  )  # [rows, num_draws, event]
-  shape = tf.concat([[num_draws], tf.shape(values)[1:]], axis=0)
-  taken = tf.reshape(tf.transpose(taken, [1, 0, 2]), shape)
-  return tf.ensure_shape(taken, [num_draws, *values.shape[1:]])

@@ -57,6 +57,8 @@ class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
   ```
   """
 
+  differentiates_f = False  # by the atoms: then these are floating-point
+
   def __init__(self, num_samples=1, name=None):
     """Stores how many atoms are drawn.
 

@@ -65,6 +65,8 @@ class GumbelSoftmax(RelaxedEstimator):
        3.2 (GR-MCK). https://arxiv.org/abs/2010.04838
   """
 
+  differentiates_f = True
+
   def __init__(
     self,
     temperature,

@@ -43,6 +43,8 @@ class MuProp(GradientEstimator):
        equation (3). https://arxiv.org/abs/1511.05176
   """
 
+  differentiates_f = True
+
   def __init__(self, num_samples=1, name=None):
     """Makes the estimator.
 

@@ -64,6 +64,8 @@ class REBAR(RelaxedControlVariate):
        https://arxiv.org/abs/1703.07370
   """
 
+  differentiates_f = True
+
   def __init__(
     self, temperature, scale=1.0, restricted=None, num_samples=1, name=None
   ):

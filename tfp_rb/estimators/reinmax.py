@@ -45,6 +45,8 @@ class ReinMax(GradientEstimator):
        2023, algorithm 2. https://arxiv.org/abs/2304.08612
   """
 
+  differentiates_f = True
+
   def __init__(self, temperature=1.0, num_samples=1, name=None):
     """Makes the estimator.
 

@@ -8,6 +8,7 @@ __all__ = [
   'is_same_event',
   'leading',
   'size',
+  'take',
 ]
 
 
@@ -64,3 +65,16 @@ def size(shape):
   for n in shape:
     result = result * n
   return result
+
+
+def take(values, index):
+  """Takes `values[index[j, b], b]` for each row `b`, along the first axis."""
+  num_values, num_draws = values.shape[0], index.shape[0]
+  flat_index = tf.transpose(tf.reshape(index, [num_draws, -1]))
+  rows = tf.reshape(values, [num_values, tf.shape(flat_index)[0], -1])
+  taken = tf.gather(
+    tf.transpose(rows, [1, 0, 2]), flat_index, batch_dims=1
+  )  # [rows, num_draws, event]
+  shape = tf.concat([[num_draws], tf.shape(values)[1:]], axis=0)
+  taken = tf.reshape(tf.transpose(taken, [1, 0, 2]), shape)
+  return tf.ensure_shape(taken, [num_draws, *values.shape[1:]])

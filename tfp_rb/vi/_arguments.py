@@ -1,0 +1,182 @@
+"""What a variational loss is given: checks, and what stands in for None."""
+
+from collections.abc import Mapping, Sequence
+import contextlib
+import copy
+import inspect
+
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from tfp_rb import _checks, baselines
+from tfp_rb._local_expectation import LocalExpectation, local_expectation
+from tfp_rb._rao_blackwell import RaoBlackwellized, rao_blackwellize
+from tfp_rb.estimators import REINFORCE
+from tfp_rb.estimators.base import GradientEstimator
+
+__all__ = [
+  'call_target',
+  'check_arguments',
+  'check_discrete_arguments',
+  'check_target',
+  'choose_estimator',
+  'innermost',
+]
+
+tfd = tfp.distributions
+
+
+def check_arguments(
+  target, surrogate, discrepancy_fn, estimator, stopped, exact
+):
+  """Raises unless the arguments of a loss are what they have to be."""
+  for argument, name in (
+    (target, 'target_log_prob_fn'),
+    (discrepancy_fn, 'discrepancy_fn'),
+  ):
+    if not callable(argument):
+      raise TypeError(
+        f'`{name}` must be callable, but is {argument!r}. Pass a function.'
+      )
+  if not isinstance(surrogate, tfd.Distribution):
+    raise TypeError(
+      '`surrogate_posterior` must be a `tfp.distributions.Distribution`, but '
+      f'is {surrogate!r}. Pass the distribution itself.'
+    )
+  if isinstance(estimator, tfp.vi.GradientEstimators):
+    raise TypeError(
+      '`gradient_estimator` must be a `tfp_rb.GradientEstimator`, but is '
+      f'{estimator}. Its SCORE_FUNCTION is `tfp_rb.REINFORCE()` here; '
+      'continuous parts are reparameterized in any case.'
+    )
+  if estimator is not None and not isinstance(estimator, GradientEstimator):
+    raise TypeError(
+      '`gradient_estimator` must be a `tfp_rb.GradientEstimator`, but is '
+      f'{estimator!r}. Write, for example, `tfp_rb.rao_blackwellize('
+      'tfp_rb.REINFORCE(), num_summed=1)`.'
+    )
+  is_kl = discrepancy_fn is tfp.vi.kl_reverse
+  if exact and not is_kl:
+    raise ValueError(
+      '`exact_entropy` must be False unless `discrepancy_fn` is '
+      f'`tfp.vi.kl_reverse`, but is {exact!r} with {discrepancy_fn!r}: only '
+      'there the entropy is a term of its own.'
+    )
+  if exact and stopped is not None:
+    raise ValueError(
+      '`stopped_surrogate_posterior` must be None with `exact_entropy=True`, '
+      'where no log-density is estimated. Give one of the two.'
+    )
+
+
+def innermost(estimator):
+  """What says what an estimate is, inside of what says where it is made."""
+  while hasattr(estimator, 'estimator'):
+    estimator = estimator.estimator
+  return estimator
+
+
+def check_discrete_arguments(
+  importance_sample_size, discrepancy_fn, estimator, stopped
+):
+  """Raises what does not go with discrete parts."""
+  if tf.get_static_value(importance_sample_size) != 1:
+    raise ValueError(
+      '`importance_sample_size` must be 1 for a `surrogate_posterior` with '
+      f'discrete parts, but is {importance_sample_size}: the gradient of an '
+      'importance-weighted bound is no mean over atoms. Supported are all '
+      'discrepancies of `tfp.vi` with 1; for the bound itself use '
+      '`tfp.vi.monte_carlo_variational_loss` with '
+      '`tfp.vi.GradientEstimators.VIMCO`.'
+    )
+  if discrepancy_fn is tfp.vi.kl_reverse:
+    return
+  if stopped is not None:
+    raise ValueError(
+      '`stopped_surrogate_posterior` must be None unless `discrepancy_fn` is '
+      f'`tfp.vi.kl_reverse`, but `discrepancy_fn` is {discrepancy_fn!r}, for '
+      'which the gradient would be biased. Leave it out.'
+    )
+  if innermost(estimator).differentiates_f:
+    kind = type(innermost(estimator)).__name__
+    raise ValueError(
+      f'`gradient_estimator` must not be `{kind}`, which '
+      'differentiates by the atoms, unless `discrepancy_fn` is '
+      f'`tfp.vi.kl_reverse`, but that is {discrepancy_fn!r}. Use, for example, '
+      '`tfp_rb.REINFORCE` with a baseline.'
+    )
+
+
+def call_target(function, sample, seed):
+  """Calls the target as TFP does."""
+  further = {}
+  with contextlib.suppress(TypeError, ValueError):  # a builtin has none
+    if 'seed' in inspect.signature(function).parameters:
+      further = {'seed': seed}
+  if isinstance(sample, Mapping):
+    return function(**sample, **further)
+  # A named tuple stays whole, except for those that joint distributions make.
+  is_spread = not hasattr(sample, '_fields') or hasattr(
+    sample, '_tfp_nest_expansion_force_args'
+  )
+  if isinstance(sample, Sequence) and is_spread:
+    return function(*sample, **further)
+  return function(sample, **further)
+
+
+def check_target(result, expected):
+  if result is None:
+    raise TypeError(
+      '`target_log_prob_fn` must return a Tensor, but returned None. Add a '
+      '`return`.'
+    )
+  result = tf.convert_to_tensor(result)
+  if not result.dtype.is_floating:
+    raise TypeError(
+      '`target_log_prob_fn` must return a floating-point Tensor, but returned '
+      f'one of {result.dtype.name}. Cast it.'
+    )
+  if not result.shape.is_compatible_with(expected):
+    raise ValueError(
+      '`target_log_prob_fn` must return a Tensor of shape [m] + batch_shape, '
+      f'{expected}, one log-density for each of m atoms, but returned shape '
+      f'{result.shape}. Sum over what is not in the batch of '
+      '`surrogate_posterior`, and keep the first axis.'
+    )
+  return result
+
+
+def choose_estimator(estimator, parts, sample_size):
+  """The estimator given, or a good one, with as many draws as asked for."""
+  if estimator is None:
+    estimator = REINFORCE(baselines.LeaveOneOut(), num_samples=2)
+    if any(_checks.is_product(part) for part in parts.independent):
+      estimator = local_expectation(estimator, num_summed=1)
+    else:
+      estimator = rao_blackwellize(estimator, num_summed=1)
+  if sample_size is None:
+    return estimator
+  sample_size = _checks.check_int(sample_size, 'sample_size', minimum=1)
+  return _with_num_samples(estimator, sample_size)
+
+
+def _with_num_samples(estimator, num_samples):
+  if isinstance(estimator, RaoBlackwellized):
+    if estimator.budget is not None:
+      raise ValueError(
+        '`sample_size` must be None with a `gradient_estimator` that has a '
+        f'budget, {estimator.budget}, but is {num_samples}. Choose the budget '
+        'instead.'
+      )
+    return rao_blackwellize(
+      _with_num_samples(estimator.estimator, num_samples),
+      num_summed=estimator.num_summed,
+      atoms=estimator.atoms,
+      sampler=estimator.sampler,
+    )
+  # A copy shares its variables.
+  estimator = copy.copy(estimator)
+  if isinstance(estimator, LocalExpectation):
+    estimator.estimator = _with_num_samples(estimator.estimator, num_samples)
+  estimator._num_samples = num_samples  # pylint: disable=protected-access
+  return estimator

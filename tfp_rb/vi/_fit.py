@@ -1,0 +1,130 @@
+"""Fitting a surrogate posterior."""
+
+import functools
+
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from tfp_rb.vi._loss import monte_carlo_variational_loss
+
+__all__ = ['fit_surrogate_posterior']
+
+
+def _trace_loss(traceable_quantities):
+  return traceable_quantities.loss
+
+
+def fit_surrogate_posterior(
+  target_log_prob_fn,
+  surrogate_posterior,
+  optimizer,
+  num_steps,
+  convergence_criterion=None,
+  trace_fn=_trace_loss,
+  discrepancy_fn=tfp.vi.kl_reverse,
+  sample_size=None,
+  importance_sample_size=1,
+  trainable_variables=None,
+  jit_compile=None,
+  seed=None,
+  name='fit_surrogate_posterior',
+  gradient_estimator=None,
+  exact_entropy=False,
+):
+  """Fits a surrogate posterior with discrete parts to a target, in place.
+
+  As `tfp.vi.fit_surrogate_posterior`, which forces reparameterization: on
+  discrete parts the expectation of its gradient is 0, and the fit is noise.
+  Each step costs one call of the target; see `monte_carlo_variational_loss`.
+
+  Args:
+    target_log_prob_fn: As in `monte_carlo_variational_loss`.
+    surrogate_posterior: As there. Its parameters must be `tf.Variable`s,
+      `tfp.util.TransformedVariable`s or `tfp.util.DeferredTensor`s.
+    optimizer: Anything with `apply_gradients`: an optimizer of Keras 3, of
+      `tf_keras`, or one of your own.
+    num_steps: Python `int`, the number of steps, at most.
+    convergence_criterion: A `tfp.optimizer.convergence_criteria` that may end
+      the fit earlier, or `None`.
+    trace_fn: Callable, `tfp.math.MinimizeTraceableQuantities` to what is traced
+      at each step. Default: the loss.
+    discrepancy_fn: As in `monte_carlo_variational_loss`.
+    sample_size: As there.
+    importance_sample_size: As there.
+    trainable_variables: List of `tf.Variable`s. Default: all that the loss uses
+      and that have a gradient: those of the surrogate, of the target and of the
+      estimator.
+    jit_compile: Python `bool`, whether the steps are compiled by XLA: worth it
+      from some hundred steps on.
+    seed: As in TFP.
+    name: Python `str`, name of the scope of the operations.
+    gradient_estimator: As in `monte_carlo_variational_loss`.
+    exact_entropy: As there.
+
+  Returns:
+    trace: What `trace_fn` returned, stacked over the steps.
+
+  #### Examples
+
+  ```python
+  import keras
+
+  log_p = tf.math.log([0.1, 0.2, 0.7])
+  q = tfp.distributions.Categorical(logits=tf.Variable([0., 0., 0.]))
+  losses = tfp_rb.vi.fit_surrogate_posterior(
+      lambda z: tf.gather(log_p, z), q,
+      optimizer=keras.optimizers.Adam(0.1), num_steps=200, seed=[0, 1])
+  q.probs_parameter().numpy().round(2)  # ==> [0.1 0.2 0.7]
+  ```
+
+  #### References
+
+  [1]: Runjing Liu et al. Rao-Blackwellized stochastic gradients for discrete
+       distributions. ICML 2019. https://arxiv.org/abs/1810.04777
+  """
+  loss_fn = functools.partial(
+    monte_carlo_variational_loss,
+    target_log_prob_fn,
+    surrogate_posterior,
+    sample_size=sample_size,
+    importance_sample_size=importance_sample_size,
+    discrepancy_fn=discrepancy_fn,
+    gradient_estimator=gradient_estimator,
+    exact_entropy=exact_entropy,
+  )
+  if trainable_variables is None:
+    trainable_variables = _variables_with_gradient(loss_fn)
+  trainable_variables = tf.nest.flatten(trainable_variables)
+  # An optimizer of Keras makes its own variables, which cannot be done inside
+  # of the compiled loop.
+  if not getattr(optimizer, 'built', True) and hasattr(optimizer, 'build'):
+    optimizer.build(trainable_variables)
+  return tfp.math.minimize(
+    loss_fn,
+    num_steps=num_steps,
+    optimizer=optimizer,
+    convergence_criterion=convergence_criterion,
+    trainable_variables=trainable_variables,
+    trace_fn=trace_fn,
+    jit_compile=jit_compile,
+    seed=seed,
+    name=name,
+  )
+
+
+def _variables_with_gradient(loss_fn):
+  """The variables that the loss depends on, found without evaluating it."""
+  found = []
+
+  @tf.function(autograph=False)
+  def trace_only():
+    with tf.GradientTape() as tape:
+      loss = loss_fn(seed=tf.constant([0, 0]))
+    variables = tape.watched_variables()
+    gradients = tape.gradient(loss, variables)
+    found.extend(
+      v for v, g in zip(variables, gradients, strict=True) if g is not None
+    )
+
+  trace_only.get_concrete_function()
+  return found

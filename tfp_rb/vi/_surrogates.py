@@ -1,0 +1,269 @@
+"""Trainable mean-field surrogates of models with discrete parts."""
+
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from tfp_rb._checks import is_wrapper
+from tfp_rb._random import split_seed
+
+__all__ = ['build_factored_surrogate_posterior']
+
+tfb = tfp.bijectors
+tfd = tfp.distributions
+
+_NUM_DRAWS = 16
+_NOISE = 1e-2
+_SMOOTHING = 1e-3  # mass added in all, so that no logit starts at -inf
+
+
+def build_factored_surrogate_posterior(
+  model, shifts=None, seed=None, name=None
+):
+  """Builds a trainable surrogate whose parts are independent.
+
+  As TFP's function of this name, but for models that also have discrete parts:
+
+  ```none
+  Bernoulli, ProbitBernoulli                           -> Bernoulli
+  Binomial, BetaBinomial                               -> Binomial
+  Categorical, OrderedLogistic, StoppingRatioLogistic  -> Categorical
+  FiniteDiscrete                                       -> FiniteDiscrete
+  OneHotCategorical                                    -> OneHotCategorical
+  Geometric, NegativeBinomial, Poisson, Zipf,
+    PoissonLogNormalQuadratureCompound,
+    ZeroInflatedNegativeBinomial                       -> NegativeBinomial
+  continuous, by the default event-space bijector      -> Normal
+  ```
+
+  Parts may be wrapped in `Independent`, `Sample` and `BatchBroadcast`. Shapes
+  and dtype are those of the part (of an auto-batched model all but
+  `batch_ndims` dimensions are event); each variable has parameters of its own.
+
+  Discrete parts start at their prior marginal, averaged over 16 joint draws (so
+  at the prior itself, if they depend on no other part): finite ones at its
+  probabilities, counts at its mean and its ratio of variance to mean, at least
+  1.1. Noise of stddev 0.01 is added to the logits, since components of a
+  mixture that start alike have equal gradients and stay alike. Continuous parts
+  start at a random `loc`, as in TFP; a bijector that depends on other parts, as
+  of `Uniform(0., x)`, is fixed at one prior draw.
+
+  Args:
+    model: `tfd.JointDistribution*`, or one with parts pinned by its
+      `experimental_pin`, or any other `tfd.Distribution`.
+    shifts: Optional `dict` from names of counts to their least values, numbers
+      or `Tensor`s that broadcast to a draw; an abundance, for example, is at
+      least the number seen. The mean starts at least 1 above.
+    seed: As in TFP: `int32[2]`, or an `int` or `None` for a stateful one.
+    name: Python `str`, prefixed to the ops created here.
+
+  Returns:
+    surrogate: `tfd.JointDistributionNamed` or `Sequential`, of the structure of
+      the unpinned parts, as `model.unnormalized_log_prob` takes it; a plain
+      `tfd.Distribution` if `model` is one.
+
+  Raises:
+    TypeError: `model` is no distribution, or a count has an integer dtype.
+    ValueError: A part has no surrogate, as a `Multinomial`; or its largest
+      value depends on other parts; or `shifts` names what is no count.
+
+  #### Examples
+
+  ```python
+  model = tfd.JointDistributionNamedAutoBatched(dict(
+    rate=tfd.Gamma(4., 0.5),
+    abundance=lambda rate: tfd.Poisson(rate * tf.ones([3])),
+    seen=lambda abundance: tfd.Binomial(abundance, probs=0.5)))
+  seen = [4., 0., 2.]
+  pinned = model.experimental_pin(seen=seen)
+  surrogate = tfp_rb.vi.build_factored_surrogate_posterior(
+    pinned, shifts=dict(abundance=seen), seed=[1, 2])
+  draw = surrogate.sample(5, seed=[3, 4])
+  pinned.unnormalized_log_prob(**draw).shape  # ==> (5,)
+  len(surrogate.trainable_variables)          # ==> 4
+  ```
+  """
+  pins = getattr(model, 'pins', {})
+  joint = model.distribution if pins else model
+  if not isinstance(joint, tfd.Distribution):
+    raise TypeError(
+      '`model` must be a `tfd.Distribution`, or a joint one with parts pinned, '
+      f'but is {model!r}. Pass, for example, `tfd.JointDistributionNamed(...)`.'
+    )
+  *draw_seeds, seed = split_seed(seed, n=_NUM_DRAWS + 1)
+  if not isinstance(joint, tfd.JointDistribution):
+    priors, batch_ndims = {joint.name: [joint]}, None
+  else:
+    draws = [joint.sample_distributions(seed=s, **pins)[0] for s in draw_seeds]
+    draws = [_by_name(joint, d) for d in draws]
+    priors = {n: [d[n] for d in draws] for n in draws[0] if n not in pins}
+    batch_ndims = joint.batch_ndims  # None if it is not auto-batched
+  shifts = shifts or {}
+  counts = [n for n, d in priors.items() if _builder_of(d[0]) is _counts]
+  for n in shifts.keys() - counts:
+    raise ValueError(
+      '`shifts` must name unpinned parts that are unbounded counts, '
+      f'{counts}, but names {n!r}. Leave it out.'
+    )
+  with tf.name_scope(name or 'build_factored_surrogate_posterior'):
+    parts = {
+      n: _build(_Part(n, d, shifts.get(n), s), batch_ndims)
+      for (n, d), s in zip(priors.items(), split_seed(seed, n=len(priors)))
+    }
+  if not isinstance(joint, tfd.JointDistribution):
+    return parts[joint.name]
+  structure = type(model.dtype)
+  if isinstance(model.dtype, dict) or hasattr(structure, '_fields'):
+    return tfd.JointDistributionNamed(structure(**parts))
+  return tfd.JointDistributionSequential(structure(parts.values()))
+
+
+def _by_name(joint, parts):
+  if isinstance(parts, dict):
+    return parts
+  is_tuple = hasattr(parts, '_fields')
+  names = parts._fields if is_tuple else [n for n, _ in joint.resolve_graph()]
+  return dict(zip(names, parts))
+
+
+class _Part(NamedTuple):
+  """A part of the model."""
+
+  name: str
+  priors: list  # its distribution in each of the joint draws
+  shift: object  # as the user gave it, or None
+  seed: tf.Tensor
+
+  def average(self, function):
+    return tf.add_n([function(d) for d in self.priors]) / len(self.priors)
+
+  def trainable(self, logits):
+    noise = tf.random.stateless_normal(logits.shape, self.seed, 0.0, _NOISE)
+    return tf.Variable(logits + tf.cast(noise, logits.dtype), name=self.name)
+
+  def trainable_share(self, total_count):  # logits of the mean, as a share
+    mean = self.average(lambda d: d.mean())
+    probs = (mean + _SMOOTHING) / (total_count + 2.0 * _SMOOTHING)
+    return self.trainable(tf.math.log(probs) - tf.math.log1p(-probs))
+
+
+def _build(part, batch_ndims):
+  d = part.priors[0]
+  build = _builder_of(d)
+  surrogate = build(part, _unwrapped(d))
+  batch_ndims = d.batch_shape.rank if batch_ndims is None else batch_ndims
+  event_ndims = surrogate.batch_shape.rank - batch_ndims
+  if event_ndims == 0 and build is not _continuous:
+    return surrogate.copy(name=part.name)
+  # A copy of TFP's surrogates would lose their variables.
+  return tfd.Independent(surrogate, event_ndims, name=part.name)
+
+
+def _builder_of(d):
+  base = _unwrapped(d)
+  known = (build for kinds, build in _BUILDERS if isinstance(base, kinds))
+  return next(known, _continuous)
+
+
+def _unwrapped(d):
+  return _unwrapped(d.distribution) if is_wrapper(d) else d
+
+
+def _rewrapped(d, function):  # `function(unwrapped d)`, wrapped as `d` is
+  if is_wrapper(d):
+    return d.copy(distribution=_rewrapped(d.distribution, function))
+  return function(d)
+
+
+def _bernoulli(part, base):
+  return tfd.Bernoulli(logits=part.trainable_share(1.0), dtype=base.dtype)
+
+
+def _binomial(part, base):
+  def total_count(q):
+    return tfd.Deterministic(tf.broadcast_to(q.total_count, q.batch_shape))
+
+  n, *others = (_rewrapped(d, total_count).mean() for d in part.priors)
+  if any(np.any(n != other) for other in others):
+    raise ValueError(
+      f'`total_count` of {part.name!r} must not depend on other parts, since '
+      'then so would its possible values, but it differs between prior draws. '
+      'Pin the part, or sum over it in the model.'
+    )
+  return tfd.Binomial(n, logits=part.trainable_share(n))
+
+
+def _categorical(part, base):
+  def one_hot(q):
+    is_ordinal = hasattr(q, 'categorical_probs')
+    probs = q.categorical_probs() if is_ordinal else q.probs_parameter()
+    return tfd.OneHotCategorical(probs=probs)
+
+  probs = part.average(lambda d: _rewrapped(d, one_hot).mean())
+  logits = part.trainable(tf.math.log(probs + _SMOOTHING / probs.shape[-1]))
+  if isinstance(base, tfd.FiniteDiscrete):
+    return tfd.FiniteDiscrete(base.outcomes, logits=logits)
+  is_one_hot = isinstance(base, tfd.OneHotCategorical)
+  kind = tfd.OneHotCategorical if is_one_hot else tfd.Categorical
+  return kind(logits=logits, dtype=base.dtype)
+
+
+def _counts(part, base):
+  if not base.dtype.is_floating:
+    raise TypeError(
+      f'{part.name!r} must have a floating-point dtype, as its surrogate has, '
+      f'but has {base.dtype.name}. Write, e.g., `Zipf(2., dtype=tf.float32)`.'
+    )
+  start = 1.0 if isinstance(base, tfd.Zipf) else 0.0
+  mean = part.average(lambda d: d.mean())
+  variance = part.average(lambda d: d.variance() + d.mean() ** 2) - mean**2
+  mean = tf.maximum(mean - start, 0.05)
+  # A heavy tail, as of `Zipf`, may have no moments: a geometric law then.
+  mean = tf.where(mean < np.inf, mean, tf.ones_like(mean))
+  excess = tf.where(variance < np.inf, variance / mean - 1.0, mean)
+  # The variance is `mean (1 + excess)`, `total_count` is `mean / excess`: at an
+  # excess of 0, a Poisson law, it would be infinite.
+  excess = tf.clip_by_value(excess, 0.1, 10.0 * mean)
+  shift = tf.cast(start if part.shift is None else part.shift, mean.dtype)
+  shift = tf.broadcast_to(tf.maximum(tf.math.ceil(shift), start), mean.shape)
+  if part.shift is not None:
+    mean = tf.maximum(mean + start - shift, 1.0)
+  total_count = tfp.util.TransformedVariable(mean / excess, tfb.Exp())
+  logits = part.trainable(tf.math.log(excess))
+  surrogate = tfd.NegativeBinomial(total_count, logits=logits)
+  is_shifted = start > 0.0 or part.shift is not None
+  return tfb.Shift(shift)(surrogate) if is_shifted else surrogate
+
+
+def _continuous(part, base):
+  d, bijector, cause = part.priors[0], None, None
+  try:
+    if isinstance(base, tfd.Dirichlet | tfd.RelaxedOneHotCategorical):
+      # TFP's default, `tfb.SoftmaxCentered`, fails with NumPy 2.4.
+      bijector = tfb.IteratedSigmoidCentered()
+    else:
+      bijector = d.experimental_default_event_space_bijector()
+  except (AttributeError, NotImplementedError, TypeError) as error:
+    cause = error
+  if bijector is None or not base.dtype.is_floating:
+    raise ValueError(
+      f'{part.name!r} must be of a discrete family that has a surrogate, or '
+      'have a default event-space bijector, but is a '
+      f'`{type(base).__name__}`. Pin it, or build the surrogate by hand.'
+    ) from cause
+  return tfp.experimental.vi.build_factored_surrogate_posterior(
+    d.event_shape, bijector, d.batch_shape, dtype=d.dtype, seed=part.seed
+  )
+
+
+_BUILDERS = (
+  ((tfd.Bernoulli, tfd.ProbitBernoulli), _bernoulli),
+  ((tfd.BetaBinomial, tfd.Binomial), _binomial),
+  ((tfd.Categorical, tfd.FiniteDiscrete, tfd.OneHotCategorical), _categorical),
+  ((tfd.OrderedLogistic, tfd.StoppingRatioLogistic), _categorical),
+  ((tfd.Geometric, tfd.NegativeBinomial, tfd.Poisson, tfd.Zipf), _counts),
+  (tfd.PoissonLogNormalQuadratureCompound, _counts),
+  (tfd.ZeroInflatedNegativeBinomial, _counts),
+)
