@@ -10,7 +10,7 @@ from tfp_rb._rao_blackwell import rao_blackwellize
 from tfp_rb.estimators.base import Estimate, GradientEstimator
 from tfp_rb.partitions import _shapes
 
-__all__ = ['LocalExpectation', 'local_expectation']
+__all__ = ['LocalExpectation', 'local_expectation', 'site_of']
 
 tfd = tfp.distributions
 
@@ -26,7 +26,10 @@ def local_expectation(estimator, num_summed, sites_per_call=None):
   One joint value `z` is drawn; at each site in turn the `k` most probable
   symbols are summed and `M` of the others drawn, while the other sites stay at
   `z`. Where no joint value has any mass to speak of, as with many sites, this
-  is what Rao-Blackwellization can do: the joint one would sum nothing.
+  is what Rao-Blackwellization can do: the joint one would sum nothing. It pays
+  where `k` symbols hold nearly all the mass of a site, best with all of them
+  summed: then only the noise of the other sites is left. Draws of single sites
+  are no better than as many joint ones.
 
   Unbiased where `estimator` is. Costs `S (k + M)` evaluations of `f` for `S`
   sites, in one call, or in `ceil(S / sites_per_call)`. If `f` is a sum of one
@@ -87,6 +90,11 @@ def local_expectation(estimator, num_summed, sites_per_call=None):
   return LocalExpectation(
     estimator, rao_blackwellized.num_summed, sites_per_call
   )
+
+
+def site_of(distribution):
+  """The distribution of the sites of a product, which are its last batch."""
+  return _Sites(distribution).distribution
 
 
 class LocalExpectation(GradientEstimator):

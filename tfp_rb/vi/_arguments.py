@@ -9,19 +9,28 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_rb import _checks, baselines
-from tfp_rb._local_expectation import LocalExpectation, local_expectation
+from tfp_rb._local_expectation import (
+  LocalExpectation,
+  local_expectation,
+  site_of,
+)
 from tfp_rb._rao_blackwell import RaoBlackwellized, rao_blackwellize
 from tfp_rb.estimators import REINFORCE
 from tfp_rb.estimators.base import GradientEstimator
+from tfp_rb.partitions.base import find_partition
 
 __all__ = [
   'call_target',
   'check_arguments',
   'check_discrete_arguments',
   'check_target',
-  'choose_estimator',
+  'default_estimator',
+  'differentiates_f',
   'innermost',
+  'with_num_samples',
 ]
+
+MOST_SYMBOLS = 16
 
 tfd = tfp.distributions
 
@@ -76,6 +85,11 @@ def innermost(estimator):
   return estimator
 
 
+def differentiates_f(estimator):
+  """Whether an estimator, or none for the default, asks for slopes of `f`."""
+  return estimator is not None and innermost(estimator).differentiates_f
+
+
 def check_discrete_arguments(
   importance_sample_size, discrepancy_fn, estimator, stopped
 ):
@@ -97,7 +111,7 @@ def check_discrete_arguments(
       f'`tfp.vi.kl_reverse`, but `discrepancy_fn` is {discrepancy_fn!r}, for '
       'which the gradient would be biased. Leave it out.'
     )
-  if innermost(estimator).differentiates_f:
+  if differentiates_f(estimator):
     kind = type(innermost(estimator)).__name__
     raise ValueError(
       f'`gradient_estimator` must not be `{kind}`, which '
@@ -146,21 +160,31 @@ def check_target(result, expected):
   return result
 
 
-def choose_estimator(estimator, parts, sample_size):
-  """The estimator given, or a good one, with as many draws as asked for."""
-  if estimator is None:
-    estimator = REINFORCE(baselines.LeaveOneOut(), num_samples=2)
-    if any(_checks.is_product(part) for part in parts.independent):
-      estimator = local_expectation(estimator, num_summed=1)
-    else:
-      estimator = rao_blackwellize(estimator, num_summed=1)
-  if sample_size is None:
-    return estimator
-  sample_size = _checks.check_int(sample_size, 'sample_size', minimum=1)
-  return _with_num_samples(estimator, sample_size)
+def default_estimator(distribution):
+  """A good estimator where none is given.
+
+  The symbols of a site are all summed if they are few: what is left is the
+  noise of the other sites. Draws of single sites would be no better than as
+  many joint ones (`examples/benchmarks/many_sites.py`).
+
+  Args:
+    distribution: A discrete distribution.
+
+  Returns:
+    estimator: A `GradientEstimator`.
+  """
+  estimator = REINFORCE(baselines.LeaveOneOut(), num_samples=2)
+  if not _checks.is_product(distribution):
+    return rao_blackwellize(estimator, num_summed=1)
+  num_symbols = find_partition(site_of(distribution), 0).num_values
+  if num_symbols is None or num_symbols > MOST_SYMBOLS:
+    num_symbols = MOST_SYMBOLS // 2
+  return local_expectation(estimator, num_summed=num_symbols)
 
 
-def _with_num_samples(estimator, num_samples):
+def with_num_samples(estimator, num_samples):
+  """The estimator with another number of draws."""
+  num_samples = _checks.check_int(num_samples, 'sample_size', minimum=1)
   if isinstance(estimator, RaoBlackwellized):
     if estimator.budget is not None:
       raise ValueError(
@@ -169,7 +193,7 @@ def _with_num_samples(estimator, num_samples):
         'instead.'
       )
     return rao_blackwellize(
-      _with_num_samples(estimator.estimator, num_samples),
+      with_num_samples(estimator.estimator, num_samples),
       num_summed=estimator.num_summed,
       atoms=estimator.atoms,
       sampler=estimator.sampler,
@@ -177,6 +201,6 @@ def _with_num_samples(estimator, num_samples):
   # A copy shares its variables.
   estimator = copy.copy(estimator)
   if isinstance(estimator, LocalExpectation):
-    estimator.estimator = _with_num_samples(estimator.estimator, num_samples)
+    estimator.estimator = with_num_samples(estimator.estimator, num_samples)
   estimator._num_samples = num_samples  # pylint: disable=protected-access
   return estimator

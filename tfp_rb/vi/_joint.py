@@ -126,7 +126,8 @@ class Joint:
       laws: List of distributions.
     """
     value = self._filled(known, (), num_values)
-    laws, _ = self._q.sample_distributions(value=value)
+    # Nothing is drawn, but without a seed XLA warns that it ignores some.
+    laws, _ = self._q.sample_distributions(value=value, seed=(0, 0))
     return tf.nest.flatten(laws)
 
   def draw(self, indices, known, num_values, seed):

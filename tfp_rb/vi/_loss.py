@@ -9,8 +9,7 @@ from tfp_rb.vi._arguments import (
   check_arguments,
   check_discrete_arguments,
   check_target,
-  choose_estimator,
-  innermost,
+  differentiates_f,
 )
 from tfp_rb.vi._integrand import expected_discrepancy, log_prob_of_values
 from tfp_rb.vi._split import is_reparameterized, split
@@ -80,8 +79,9 @@ def monte_carlo_variational_loss(
       TFP's for such a bound.)
     discrepancy_fn: Callable, a Csiszar function in log-space: any of `tfp.vi`.
     gradient_estimator: A `GradientEstimator`. Default: the best value is summed
-      and two others drawn, with a leave-one-out baseline, for a product at each
-      of its sites.
+      and two others drawn, with a leave-one-out baseline; of a product all
+      symbols of each site are summed if they are at most 16, or else 8 of them,
+      and two others drawn.
     stopped_surrogate_posterior: A copy of `surrogate_posterior` with stopped
       gradients to its parameters. If given, the log-density of the continuous
       parts is computed by it (sticking the landing, [2]). For
@@ -148,15 +148,15 @@ def monte_carlo_variational_loss(
       )
     early_seed, *seeds, target_seed = _random.split_seed(seed, n=5)
     parts = split(surrogate_posterior, early_seed, stopped_surrogate_posterior)
-    estimator = choose_estimator(gradient_estimator, parts, sample_size)
     check_discrete_arguments(
       importance_sample_size,
       discrepancy_fn,
-      estimator,
+      gradient_estimator,
       stopped_surrogate_posterior,
     )
     atom_seed, held_seed, late_seed = seeds
     batch_shape = parts.discrete.batch_shape
+    is_differentiated = differentiates_f(gradient_estimator)
 
     def log_ratio(values):
       """`log p - log q`, where `log q` of the values is a constant."""
@@ -166,13 +166,11 @@ def monte_carlo_variational_loss(
       if exact_entropy:
         return log_p
       log_probs.append(
-        log_prob_of_values(
-          parts.discrete, values, innermost(estimator).differentiates_f
-        )
+        log_prob_of_values(parts.discrete, values, is_differentiated)
       )
       return log_p - sum(tf.cast(x, log_p.dtype) for x in log_probs)
 
-    views = views_of(parts, estimator, held_seed)
+    views = views_of(parts, gradient_estimator, sample_size, held_seed)
 
     def loss_of_view(distribution, own_estimator, of_all):
       return expected_discrepancy(

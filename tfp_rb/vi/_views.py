@@ -7,12 +7,17 @@ from tfp_rb._checks import is_product
 from tfp_rb._local_expectation import LocalExpectation
 from tfp_rb._rao_blackwell import rao_blackwellize
 from tfp_rb.partitions import _shapes
-from tfp_rb.vi._arguments import innermost
+from tfp_rb.vi._arguments import (
+  default_estimator,
+  differentiates_f,
+  innermost,
+  with_num_samples,
+)
 
 __all__ = ['views_of']
 
 
-def views_of(parts, estimator, seed):
+def views_of(parts, estimator, sample_size, seed):
   """What the expectations are taken over, and by which estimators.
 
   All parts together; or, if they go site by site, each part in turn while the
@@ -21,23 +26,28 @@ def views_of(parts, estimator, seed):
 
   Args:
     parts: A `Split`.
-    estimator: The `GradientEstimator` that was chosen.
+    estimator: A `GradientEstimator`, or `None` for a good one.
+    sample_size: Python `int`, how many draws it makes, or `None` for its own.
     seed: Stateless seed, `int32[2]`.
 
   Returns:
     views: List of tuples: a distribution, an estimator, and a function of
       values of the one to values of all parts.
   """
-  is_single = len(parts.independent) == 1
-  if is_single or not isinstance(estimator, LocalExpectation):
-    return [(parts.discrete, estimator, lambda values: values)]
+  if estimator is None:
+    has_sites = any(map(is_product, parts.independent))
+  else:
+    has_sites = isinstance(estimator, LocalExpectation)
+  if not has_sites or len(parts.independent) == 1:
+    own = _own_estimator(estimator, parts.discrete, sample_size)
+    return [(parts.discrete, own, lambda values: values)]
   if not parts.independent:
     raise ValueError(
       '`local_expectation` needs discrete parts of `surrogate_posterior` that '
       'do not depend on each other, but some may. Use '
       '`tfp_rb.rao_blackwellize`, which sums them jointly.'
     )
-  if innermost(estimator).differentiates_f:
+  if differentiates_f(estimator):
     kind = type(innermost(estimator)).__name__
     raise ValueError(
       f'`gradient_estimator` must not be of `{kind}`, which differentiates by '
@@ -49,13 +59,22 @@ def views_of(parts, estimator, seed):
   return [
     (
       distribution,
-      estimator
-      if is_product(distribution)
-      else rao_blackwellize(estimator.estimator, estimator.num_summed),
+      _own_estimator(estimator, distribution, sample_size),
       _substitute(parts.discrete, held, index),
     )
     for index, distribution in enumerate(parts.independent)
   ]
+
+
+def _own_estimator(estimator, distribution, sample_size):
+  """The estimator for one part, or for all parts together."""
+  if estimator is None:
+    estimator = default_estimator(distribution)
+  elif isinstance(estimator, LocalExpectation) and not is_product(distribution):
+    estimator = rao_blackwellize(estimator.estimator, estimator.num_summed)
+  if sample_size is None:
+    return estimator
+  return with_num_samples(estimator, sample_size)
 
 
 def _substitute(discrete, held, index):
