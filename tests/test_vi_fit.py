@@ -9,6 +9,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 import tf_keras
 
+from test_errors import raises
 import tfp_rb
 
 tfb = tfp.bijectors
@@ -253,3 +254,28 @@ def test_fifty_sites_under_xla():
   fitted = tf.nn.softmax(logits).numpy().astype(np.float64)
   assert loss_of(fitted) < loss_of(probs) + 0.2  # of about 80
   assert losses[-1] < losses[0]
+
+
+# Errors.
+
+
+def test_there_must_be_something_to_train():
+  with raises(
+    ValueError, '`surrogate_posterior` must have trainable variables'
+  ):
+    fit(lambda z: tf.zeros(z.shape), tfd.Categorical(logits=[0.0, 1.0]), 3)
+
+
+@pytest.mark.parametrize(
+  'optimizer', ['adam', None, keras.optimizers.Adam], ids=str
+)
+def test_optimizer_must_be_one(optimizer):
+  q = tfd.Categorical(logits=tf.Variable([0.0, 1.0]))
+  with raises(TypeError, '`optimizer` must have', 'apply_gradients', 'Write'):
+    fit(lambda z: tf.zeros(z.shape), q, 3, optimizer=optimizer)
+
+
+def test_number_of_steps_must_be_an_int():
+  q = tfd.Categorical(logits=tf.Variable([0.0, 1.0]))
+  with raises(TypeError, '`num_steps` must be a Python int', '2.5'):
+    fit(lambda z: tf.zeros(z.shape), q, 2.5)

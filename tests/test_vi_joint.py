@@ -460,6 +460,68 @@ def test_a_part_of_neither_kind_is_refused():
     loss_of(lambda a, b: tf.cast(a, tf.float32), q)
 
 
+def test_a_joint_distribution_as_a_part_is_refused():
+  inner = tfd.JointDistributionNamed(
+    {'a': tfd.Normal(0.0, 1.0), 'b': tfd.Bernoulli(0.0)}
+  )
+  for q in (
+    tfd.JointDistributionSequential([inner, tfd.Bernoulli(0.0)]),
+    tfd.JointDistributionNamed({'x': inner, 'y': tfd.Bernoulli(0.0)}),
+  ):
+    with raises(NotImplementedError, 'is a joint distribution itself'):
+      loss_of(lambda *parts, **named: tf.zeros([3]), q)
+
+
+def test_placeholders_that_a_part_refuses_are_named():
+  q = tfd.JointDistributionSequential([
+    tfd.OneHotCategorical(logits=[0.0, 1.0], dtype=tf.float32),
+    lambda z: tfd.Categorical(probs=z, validate_args=True),
+  ])  # fmt: skip
+  with raises(ValueError, 'must accept zeros', '`validate_args=True`'):
+    loss_of(lambda z, y: tf.zeros(y.shape), q)
+
+
+def test_stopped_surrogate_must_have_the_same_parts():
+  parts = [tfd.Normal(0.0, 1.0), tfd.Bernoulli(0.0)]
+  for stopped in (3, tfd.JointDistributionSequential(parts[::-1])):
+    with raises(ValueError, '`stopped_surrogate_posterior` must be a copy'):
+      loss_of(
+        lambda x, y: x,
+        tfd.JointDistributionSequential(parts),
+        stopped_surrogate_posterior=stopped,
+      )
+
+
+def test_exact_entropy_names_the_part_that_has_none():
+  q = tfd.JointDistributionSequential([
+    tfb.Exp()(tfd.Normal(0.0, 1.0)), tfd.Bernoulli(0.0)
+  ])  # fmt: skip
+  with raises(NotImplementedError, '`exact_entropy=True`', '`var0`'):
+    loss_of(lambda x, y: x, q, exact_entropy=True)
+
+
+def test_parts_may_be_drawn_in_strata():
+  # By 2,000 draws: 5.5 standard errors.
+  estimator = tfp_rb.rao_blackwellize(
+    tfp_rb.REINFORCE(2.0, num_samples=3),
+    2,
+    sampler=tfp_rb.samplers.Stratified(),
+  )
+
+  @tf.function
+  def run(seed, estimator):
+    return loss_of(
+      score, joint_of('sequential', A, B, C), gradient_estimator=estimator,
+      seed=seed,
+    )  # fmt: skip
+
+  exact = run(tf.constant(SEED), ALL)
+  draws = np.array([run(tf.constant([i, 5]), estimator) for i in range(2000)])
+  error = np.std(draws) / np.sqrt(len(draws))
+  assert 0.0 < error < 0.02
+  assert np.abs(np.mean(draws) - exact) < 5.5 * error
+
+
 def test_discrete_parts_have_the_batch_of_the_whole():
   q = tfd.JointDistributionNamed({
     'a': tfd.Bernoulli(0.0),

@@ -371,6 +371,26 @@ def test_a_value_the_target_excludes_costs_infinitely_much():
     assert loss.numpy() == np.inf
 
 
+@pytest.mark.parametrize(
+  'name', ['kl_forward', 'jensen_shannon', 'amari_alpha']
+)
+def test_where_an_excluded_value_costs_little_there_is_no_nan(name):
+  discrepancy_fn = getattr(tfp.vi, name)
+  logits = tf.Variable(LOGITS[0])
+  results = []
+  for excluded in (-np.inf, -80.0):
+    scores = tf.constant([excluded, 1.0, -0.4], tf.float64)
+    with tf.GradientTape() as tape:
+      loss = loss_of(
+        table(scores),
+        tfd.Categorical(logits=logits),
+        discrepancy_fn=discrepancy_fn,
+        gradient_estimator=tfp_rb.Exact(),
+      )
+    results.append(np.append(loss, tape.gradient(loss, logits)))
+  np.testing.assert_allclose(*results, atol=1e-10)
+
+
 # A continuous surrogate is TFP's business.
 
 

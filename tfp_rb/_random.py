@@ -76,7 +76,8 @@ def uniform(shape, seed, dtype, draw_axis=None):
   Returns:
     u: `Tensor` of `shape` and `dtype`; neither 0 nor 1 can occur.
   """
-  if _strata and draw_axis is not None:
+  # Where draws are made one by one, there is nothing to stratify.
+  if _strata and draw_axis is not None and shape[draw_axis] >= _strata[-1][0]:
     return _stratified_uniform(shape, seed, dtype, draw_axis)
   return _plain_uniform(shape, seed, dtype)
 

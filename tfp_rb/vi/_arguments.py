@@ -64,6 +64,16 @@ def check_arguments(
       f'{estimator!r}. Write, for example, `tfp_rb.rao_blackwellize('
       'tfp_rb.REINFORCE(), num_summed=1)`.'
     )
+  if stopped is not None and (
+    not isinstance(stopped, tfd.Distribution)
+    or (stopped.dtype, stopped.event_shape)
+    != (surrogate.dtype, surrogate.event_shape)
+  ):
+    raise ValueError(
+      '`stopped_surrogate_posterior` must be a copy of `surrogate_posterior`, '
+      f'with the same parts in the same order, but is {stopped!r}. Build it '
+      'alike, of `tf.stop_gradient` of the parameters.'
+    )
   is_kl = discrepancy_fn is tfp.vi.kl_reverse
   if exact and not is_kl:
     raise ValueError(

@@ -5,6 +5,7 @@ import functools
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from tfp_rb import _checks
 from tfp_rb.vi._loss import monte_carlo_variational_loss
 
 __all__ = ['fit_surrogate_posterior']
@@ -64,6 +65,10 @@ def fit_surrogate_posterior(
   Returns:
     trace: What `trace_fn` returned, stacked over the steps.
 
+  Raises:
+    TypeError: `optimizer` has no `apply_gradients`, or `num_steps` is no `int`.
+    ValueError: There is nothing to train.
+
   #### Examples
 
   ```python
@@ -82,6 +87,14 @@ def fit_surrogate_posterior(
   [1]: Runjing Liu et al. Rao-Blackwellized stochastic gradients for discrete
        distributions. ICML 2019. https://arxiv.org/abs/1810.04777
   """
+  num_steps = _checks.check_int(num_steps, 'num_steps', minimum=1)
+  if not callable(getattr(optimizer, 'apply_gradients', None)) or isinstance(
+    optimizer, type
+  ):
+    raise TypeError(
+      '`optimizer` must have a method `apply_gradients`, but is '
+      f'{optimizer!r}. Write, for example, `keras.optimizers.Adam(0.1)`.'
+    )
   loss_fn = functools.partial(
     monte_carlo_variational_loss,
     target_log_prob_fn,
@@ -95,6 +108,12 @@ def fit_surrogate_posterior(
   if trainable_variables is None:
     trainable_variables = _variables_with_gradient(loss_fn)
   trainable_variables = tf.nest.flatten(trainable_variables)
+  if not trainable_variables:
+    raise ValueError(
+      '`surrogate_posterior` must have trainable variables, but the loss '
+      'depends on none. Give its parameters as `tf.Variable`s, or as '
+      '`tfp.util.TransformedVariable`s, not as Tensors made of them.'
+    )
   # An optimizer of Keras makes its own variables, which cannot be done inside
   # of the compiled loop.
   if not getattr(optimizer, 'built', True) and hasattr(optimizer, 'build'):

@@ -2,6 +2,7 @@
 
 import contextlib
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
@@ -11,6 +12,8 @@ from tfp_rb.estimators._relaxation import relaxation_of
 from tfp_rb.partitions.base import find_partition, registered_function
 
 __all__ = ['expected_discrepancy', 'log_prob_of_values']
+
+_LARGE = 1e30
 
 
 def expected_discrepancy(discrepancy_fn, log_ratio, discrete, estimator, seed):
@@ -38,10 +41,16 @@ def expected_discrepancy(discrepancy_fn, log_ratio, discrete, estimator, seed):
       lambda values: -log_ratio(values), discrete, estimator, seed=seed
     )
 
+  def value_at(log_ratio):
+    # A value that the target excludes has u = 0, where u log u would be NaN.
+    value = discrepancy_fn(tf.maximum(log_ratio, -_LARGE))
+    infinity = tf.constant(np.inf, value.dtype)
+    return tf.where(value > _LARGE**0.5, infinity, value)
+
   def value_and_signal(log_ratio):
     with tf.GradientTape() as tape:
       tape.watch(log_ratio)
-      value = discrepancy_fn(log_ratio)
+      value = value_at(log_ratio)
     return value, value - tape.gradient(value, log_ratio)
 
   def signal(values):
@@ -55,7 +64,7 @@ def expected_discrepancy(discrepancy_fn, log_ratio, discrete, estimator, seed):
     )
     # Of the parameters of the target it is `F` that counts.
     signal = _gradient.value_with_gradient_of(
-      signal, discrepancy_fn(x), tf.zeros_like(signal)
+      signal, value_at(x), tf.zeros_like(signal)
     )
     return signal + tf.cast(nothing, x.dtype) * missing
 

@@ -25,6 +25,7 @@ class Joint:
 
   def __init__(self, q):
     self._q = q
+    _check_flat(q)
     self._dtypes = tf.nest.flatten(q.dtype)
     self.num_parts = len(self._dtypes)
     # The auto-batched kinds have one batch shape, the others one for each part.
@@ -58,7 +59,8 @@ class Joint:
             f'`{self.names[i]}` comes after `{self.names[j]}`, which comes '
             'after a discrete part. Put the continuous parts before or after '
             'all discrete ones. (Parts of a list or a dictionary that are no '
-            'callables depend on nothing, and may stand anywhere.)'
+            'callables depend on nothing, and may stand anywhere; in a '
+            'coroutine a part counts as depending on all before it.)'
           )
 
   def _read_graph(self):
@@ -126,8 +128,15 @@ class Joint:
       laws: List of distributions.
     """
     value = self._filled(known, (), num_values)
-    # Nothing is drawn, but without a seed XLA warns that it ignores some.
-    laws, _ = self._q.sample_distributions(value=value, seed=(0, 0))
+    try:
+      # Nothing is drawn, but without a seed XLA warns that it ignores some.
+      laws, _ = self._q.sample_distributions(value=value, seed=(0, 0))
+    except tf.errors.InvalidArgumentError as error:
+      raise ValueError(
+        'The parts of `surrogate_posterior` must accept zeros in place of the '
+        'parts that they depend on, while these are not drawn yet, but one '
+        f'does not: {error}. Leave out its `validate_args=True`.'
+      ) from error
     return tf.nest.flatten(laws)
 
   def draw(self, indices, known, num_values, seed):
@@ -171,3 +180,19 @@ class Joint:
         measure = tf.reshape(measure, [*lead, *ones, *shape])
       total += tf.cast(measure, dtype)
     return total
+
+
+def _check_flat(q):
+  """Raises if a part is a joint distribution itself."""
+  model = q.model
+  is_coroutine = callable(model)
+  parts = q.dtype if is_coroutine else model
+  kinds = q.dtype.values() if isinstance(q.dtype, Mapping) else q.dtype
+  if len(parts) != len(tf.nest.flatten(q.dtype)) or any(
+    tf.nest.is_nested(kind) for kind in kinds
+  ):
+    raise NotImplementedError(
+      'The parts of `surrogate_posterior` must be single distributions, but '
+      f'one is a joint distribution itself: {q.dtype}. Make its parts parts of '
+      'the whole.'
+    )

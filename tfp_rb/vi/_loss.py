@@ -67,13 +67,19 @@ def monte_carlo_variational_loss(
       the surrogate, each part with a first axis of `m` atoms, it is called as
       `fn(*sample)` for a list or a tuple, `fn(**sample)` for a dictionary and
       `fn(sample)` for a `Tensor`; with `seed=`, too, if it takes one. Returns
-      `Tensor` of shape `[m] + batch_shape`.
+      `Tensor` of shape `[m] + batch_shape`. Where it is `-inf` but `q` is
+      possible, the reverse divergence is infinite, and a fit ends in NaN: let
+      `q` exclude such values, or soften the target.
     surrogate_posterior: A `tfd.Distribution`: a discrete one, or a
       `tfd.JointDistribution*` with discrete or reparameterizable parts, of
       which no discrete one may depend on a continuous one that depends on a
-      discrete one. With all parts reparameterizable this is TFP's loss.
+      discrete one. With all parts reparameterizable this is TFP's loss. Each
+      discrete part that depends on others adds to the time of tracing, some
+      seconds for half a dozen.
     sample_size: Python `int`, the number of draws, in place of the estimator's
-      `num_samples`.
+      `num_samples`. What is drawn once whatever it is, the continuous parts
+      before the discrete ones and the joint value of many sites, it does not
+      average over: for that take the mean of the losses of several seeds.
     importance_sample_size: Must be 1: with a sum over atoms no
       importance-weighted bound is known. (`tfp.vi.GradientEstimators.VIMCO` is
       TFP's for such a bound.)
@@ -88,7 +94,8 @@ def monte_carlo_variational_loss(
       `tfp.vi.kl_reverse` only; elsewhere this would be biased.
     exact_entropy: Python `bool`, whether `surrogate_posterior.entropy()`
       replaces the estimate of the entropy. For `tfp.vi.kl_reverse` only.
-    seed: As in TFP; see `tfp_rb.expectation`.
+    seed: As in TFP; see `tfp_rb.expectation`. (Continuous parts are drawn by
+      TFP, which draws differently under XLA.)
     name: Python `str`, name of the scope of the operations.
 
   Returns:

@@ -50,6 +50,7 @@ class DiscreteParts(tfd.Distribution):
     self._static_batch_shape = batch_shape
     self._event_shapes = event_shapes
     self._dtypes = dtypes
+    self._description = None
     self._offsets = np.cumsum([0, *map(_shapes.size, event_shapes)])
     super().__init__(
       dtype=dtypes[0] if len(set(dtypes)) == 1 else tf.float64,
@@ -67,6 +68,8 @@ class DiscreteParts(tfd.Distribution):
 
   def describe(self):
     """The size of the support, `None` if unknown, and the dtype of masses."""
+    if self._description is not None:
+      return self._description
     anything = self.unpack(
       tf.zeros([1, *self._static_batch_shape, self._offsets[-1]], self.dtype)
     )
@@ -78,7 +81,9 @@ class DiscreteParts(tfd.Distribution):
         part.num_values and num_values and num_values * part.num_values
       )
       dtypes.append(part.log_rest.dtype)
-    return num_values, max(dtypes, key=lambda dtype: dtype.size)
+    # Kept, since each conditional is a run of the user's model.
+    self._description = num_values, max(dtypes, key=lambda dtype: dtype.size)
+    return self._description
 
   def conditional(self, index, values, num_copies):
     """The distribution of a part, with batch shape `[num_copies] + batch`."""

@@ -97,8 +97,16 @@ def split(surrogate, seed, stopped_surrogate=None):
           f'depends on a discrete one, but `{joint.names[i]}` may. Use '
           '`exact_entropy=False`.'
         )
-    laws = joint.laws(early, None)
-    return joint.total([law.entropy() for law in laws], None)
+    entropies = []
+    for law, name in zip(joint.laws(early, None), joint.names, strict=True):
+      try:
+        entropies.append(law.entropy())
+      except NotImplementedError as error:
+        raise NotImplementedError(
+          f'`exact_entropy=True` needs an entropy of every part, but `{name}`, '
+          f'a `{type(law).__name__}`, has none. Use `exact_entropy=False`.'
+        ) from error
+    return joint.total(entropies, None)
 
   return Split(discrete, alone if is_independent else [], complete, entropy)
 

@@ -24,7 +24,8 @@ def build_factored_surrogate_posterior(
 ):
   """Builds a trainable surrogate whose parts are independent.
 
-  As TFP's function of this name, but for models that also have discrete parts:
+  As the function of this name in `tfp.experimental.vi`, but of a model instead
+  of its event shape, and for models that also have discrete parts:
 
   ```none
   Bernoulli, ProbitBernoulli                           -> Bernoulli
