@@ -1,0 +1,472 @@
+"""The Gaussian mixture experiment: section 5.2, Figure 3 of the paper.
+
+200 observations in the plane, 10 clusters of unit variance with means from
+`N(0, 8^2)`. The means have point estimates, each assignment a table of 10 free
+logits: `q` is a `Categorical` with the trials and the observations as its
+batch, and `f = |y - mean_z|^2 / 2` is evaluated at a few of the 10 clusters
+for each observation. Prior and entropy have no noise and stay outside `f`; the
+authors keep them inside, where they cancel in `f(z) - f(z')`: the gradient of
+REINFORCE+ is the same. SGD with rate 0.01; plotted is the log of the mean over
+the trials of the exact loss after each step.
+
+REINFORCE+ with `k` of the clusters summed is set against the average of `n`
+estimates without sums, both at `2 (k + n)` evaluations of `f`: the authors draw
+a `z'` for every atom (`shared=False`). Beside it: one `z'` for all atoms
+(`shared=True`, `k + n + 1` evaluations), and the free `LeaveOneOut` baseline,
+which spends the `2 (k + n)` evaluations on draws. `--estimator` runs another.
+
+The loss is the negative ELBO as the paper writes it, or with `--as_published`
+that of the authors' code: prior 10 times too heavy, entropy 10 times too light,
+constants left out. The logits start at 3 for the cluster that k-means assigns
+and 0 elsewhere, the means at a draw from the prior (as in the code) or with
+`--init=kmeans` at those of k-means (as the text says).
+
+The authors' data cannot be drawn again. Ours has the true and the initial means
+as read off their figure; assignments and noise are of seed 0, the first that
+was tried. Which initial mean belongs to which label of k-means is not known: it
+is the first of random orders that starts within 1 % of the loss the authors
+print. `--num_datasets=6` draws everything from the model instead, with seeds 0
+to 5: there sums and averages of equal cost differ by less than two standard
+errors on some datasets, while k = 0 is last and k = 10 first on all.
+
+Results in `results/gaussian_mixture`, figure, paths and table each, in which
+`...` is `python examples/gaussian_mixture.py
+--output_dir=examples/results/gaussian_mixture`; about 70 s each on two cores:
+
+  ...
+  ... --as_published
+  ... --init=kmeans
+  ... --as_published --init=kmeans
+  ... --as_published --num_datasets=6 --trials=16 --steps=100
+
+Reference: Runjing Liu et al. Rao-Blackwellized stochastic gradients for
+discrete distributions. ICML 2019. https://arxiv.org/abs/1810.04777
+"""
+
+import collections
+import csv
+import os
+import time
+
+from absl import app, flags
+import matplotlib
+
+matplotlib.use('Agg')
+import matplotlib.pyplot as plt
+import numpy as np
+import tensorflow as tf
+import tensorflow_probability as tfp
+import tqdm
+
+import tfp_rb
+
+tfd = tfp.distributions
+
+FLAGS = flags.FLAGS
+NUM_OBSERVATIONS, NUM_CLUSTERS, PRIOR_SCALE = 200, 10, 8.0
+RATE, LEVEL_RATE, FLOOR = 1e-2, 5e-2, -8.0
+# Read off the authors' figure, and printed by their code.
+PAPER_MEANS = np.array([
+  (-14.4, -7.3), (-8.3, -5.4), (-6.1, 6.3), (0.4, 15.5), (0.6, 6.4),
+  (-0.5, -0.8), (1.1, 1.6), (4.6, 9.4), (11.6, 3.2), (8.8, -9.8),
+])  # fmt: skip
+PAPER_INITIAL_MEANS = np.array([
+  (-18.3, 1.1), (-13.2, 8.7), (-11.4, -7.2), (-5.5, -3.3), (-5.4, -9.9),
+  (-4.8, -11.4), (0.7, -6.5), (5.7, -9.8), (6.9, 0.3), (9.8, 7.2),
+])  # fmt: skip
+PAPER_INITIAL_LOSS = 35518.1
+# (k, n): summed clusters and draws. Log losses of the paper at these steps.
+PAPER_STEPS = (20, 30, 40, 60, 80, 98)
+PAPER_LOG_LOSSES = {
+  (0, 1): (8.50, 8.15, 7.93, 7.66, 7.51, 7.425),
+  (0, 2): (8.46, 8.05, 7.80, 7.52, 7.36, 7.265),
+  (1, 1): (8.44, 7.98, 7.70, 7.38, 7.22, 7.15),
+  (0, 4): (8.39, 7.89, 7.585, 7.30, 7.17, 7.10),
+  (3, 1): (8.33, 7.76, 7.45, 7.18, 7.06, 6.995),
+  (10, 1): (8.29, 7.72, 7.42, 7.16, 7.04, 6.975),
+}
+SETTINGS = tuple(PAPER_LOG_LOSSES)
+# Worse and better setting; the gap in the paper at step 98, and the range over
+# the six datasets of an independent simulation.
+GAPS = {
+  ((0, 1), (10, 1)): (0.45, '.07 to .68'),
+  ((0, 2), (1, 1)): (0.115, '.025 to .35'),
+  ((0, 4), (3, 1)): (0.105, '.006 to .10'),
+  ((1, 1), (0, 4)): (0.05, 'either sign'),
+  ((3, 1), (10, 1)): (0.02, 'not given'),
+}
+# Colour (Okabe and Ito's), line and marker: averages are dashed, and have the
+# colour of the sum of equal cost.
+STYLES = {
+  (0, 1): ('#000000', '-', ''),
+  (0, 2): ('#0072B2', '--', ''),
+  (1, 1): ('#0072B2', '-', 'o'),
+  (0, 4): ('#D55E00', '-.', ''),
+  (3, 1): ('#D55E00', '-', 's'),
+  (10, 1): ('#009E73', ':', ''),
+}
+PUBLISHED = 'REINFORCE+ (as published)'
+SHARED = 'REINFORCE+ (shared draw)'
+LEAVE_ONE_OUT = 'LeaveOneOut'
+
+# `means` and `logits` are where SGD starts.
+Problem = collections.namedtuple('Problem', 'y means logits true_means')
+
+
+def reinforce(baseline):
+  return lambda m, _: tfp_rb.REINFORCE(baseline, num_samples=m)
+
+
+# By the number of draws, and the level that NVIL learns.
+_baselines = tfp_rb.baselines
+MAKERS = {
+  PUBLISHED: reinforce(_baselines.IndependentSample(shared=False)),
+  SHARED: reinforce(_baselines.IndependentSample(shared=True)),
+  LEAVE_ONE_OUT: reinforce(_baselines.LeaveOneOut()),
+  'REINFORCE': reinforce(None),
+  'NVIL': lambda m, level: tfp_rb.NVIL(level, num_samples=m),
+  'MuProp': lambda m, _: tfp_rb.MuProp(num_samples=m),
+  'DARN': lambda m, _: tfp_rb.DARN(num_samples=m),
+  'GumbelSoftmax': lambda m, _: tfp_rb.GumbelSoftmax(0.5, num_samples=m),
+  'ReinMax': lambda m, _: tfp_rb.ReinMax(num_samples=m),
+  'REBAR': lambda m, _: tfp_rb.REBAR(0.5, num_samples=m),
+}
+REFUSED = {
+  'Exact': 'sums all 10 clusters, which is k = 10 of the others',
+  'Learned': 'learns one level for all trials, which would not be independent; '
+  'NVIL learns one for each trial and observation here',
+  'RELAX': 'trains a network, which all trials would share; REBAR does not',
+}
+
+
+def check_estimator(name):
+  if name and name not in MAKERS:
+    why = f' `{name}` {REFUSED[name]}.' if name in REFUSED else ''
+    raise flags.ValidationError(
+      f'`--estimator` must be one of {list(MAKERS)}, but is {name!r}.{why}'
+    )
+  return True
+
+
+def num_draws(name, k, n):
+  """Draws from the rest; a free baseline leaves the cost of every `z'`."""
+  if k == NUM_CLUSTERS:
+    return 0
+  return k + 2 * n if name == LEAVE_ONE_OUT else n
+
+
+def num_calls(name, k, n):
+  """Evaluations of `f` for one observation and step."""
+  m = num_draws(name, k, n)
+  extra = {PUBLISHED: k + m, SHARED: 1, 'MuProp': 1, 'REBAR': m}
+  return k + m + extra.get(name, 0)
+
+
+def kmeans(y, rng):
+  """Labels and centres: the best of 10 runs, each begun as k-means++."""
+  distances = lambda centres: np.sum((y[:, np.newaxis] - centres) ** 2, axis=-1)
+  best = np.inf
+  for _ in range(10):
+    centres = y[rng.integers(len(y), size=1)]
+    while len(centres) < NUM_CLUSTERS:
+      nearest = distances(centres).min(axis=1)
+      new = rng.choice(len(y), p=nearest / nearest.sum())
+      centres = np.vstack([centres, y[new]])
+    for _ in range(100):
+      labels = distances(centres).argmin(axis=1)
+      for j in np.unique(labels):
+        centres[j] = y[labels == j].mean(axis=0)
+    if distances(centres).min(axis=1).sum() < best:
+      best, result = distances(centres).min(axis=1).sum(), (labels, centres)
+  return result
+
+
+def make_dataset(seed, init, like_paper):
+  rng = np.random.default_rng(seed)
+  draw_means = lambda: PRIOR_SCALE * rng.normal(size=[NUM_CLUSTERS, 2])
+  true_means = PAPER_MEANS if like_paper else draw_means()
+  z = rng.integers(NUM_CLUSTERS, size=NUM_OBSERVATIONS)
+  y = true_means[z] + rng.normal(size=[NUM_OBSERVATIONS, 2])
+  labels, centres = kmeans(y, rng)
+  logits = 3.0 * np.eye(NUM_CLUSTERS)[labels]
+  if init == 'kmeans':
+    means = centres
+  elif not like_paper:
+    means = draw_means()
+  else:
+    loss = np.inf
+    while abs(loss / PAPER_INITIAL_LOSS - 1.0) > 0.01:
+      means = rng.permutation(PAPER_INITIAL_MEANS)
+      loss = float(exact_loss(y, means, logits, as_published=True))
+  return Problem(y, means, logits, true_means)
+
+
+def log_probs_of(logits):
+  """Floored as in the authors' code: no gradient below."""
+  return tf.nn.log_softmax(tf.maximum(logits, FLOOR))
+
+
+def analytic_part(means, log_probs, as_published):
+  """Prior, entropy and constants: `Tensor` of shape `[..., trials]`."""
+  num_rows = log_probs.shape[-2]
+  entropy = -tf.reduce_sum(tf.exp(log_probs) * log_probs, axis=[-2, -1])
+  prior = tf.reduce_sum(means**2, axis=[-2, -1]) / (2.0 * PRIOR_SCALE**2)
+  if as_published:
+    # Means over the tables of means and of logits, for every observation.
+    prior += 2 * NUM_CLUSTERS * np.log(PRIOR_SCALE)
+    return num_rows / (2 * NUM_CLUSTERS) * prior - entropy / NUM_CLUSTERS
+  prior += NUM_CLUSTERS * np.log(2.0 * np.pi * PRIOR_SCALE**2)
+  constant = num_rows * np.log(2.0 * np.pi * NUM_CLUSTERS)
+  return prior - entropy + constant
+
+
+def exact_loss(y, means, logits, as_published):
+  """The loss of shape `[..., trials]`, all clusters summed."""
+  log_probs = log_probs_of(logits)
+  means = tf.convert_to_tensor(means)
+  offsets = y[..., np.newaxis, :] - means[..., np.newaxis, :, :]
+  half_squares = 0.5 * tf.reduce_sum(offsets**2, axis=-1)
+  expected = tf.reduce_sum(tf.exp(log_probs) * half_squares, axis=[-2, -1])
+  return expected + analytic_part(means, log_probs, as_published)
+
+
+def gradients(y, means, logits, level, as_published, name, k, n, seed):
+  """Estimates by means, logits and the level of NVIL, each trial on its own."""
+
+  def f(z):
+    if z.dtype.is_integer:
+      z = tf.one_hot(z, NUM_CLUSTERS, dtype=y.dtype)
+    return 0.5 * tf.reduce_sum((y - z @ means) ** 2, axis=-1)
+
+  with tf.GradientTape() as tape:
+    tape.watch([means, logits, level])
+    estimator = MAKERS[name](max(1, num_draws(name, k, n)), level)
+    log_probs = log_probs_of(logits)
+    if estimator.differentiates_f:
+      q = tfd.OneHotCategorical(logits=log_probs, dtype=y.dtype)
+    else:
+      q = tfd.Categorical(logits=log_probs)
+    estimator = tfp_rb.rao_blackwellize(estimator, num_summed=k)
+    loss = tf.reduce_sum(tfp_rb.expectation(f, q, estimator, seed), axis=-1)
+    loss += analytic_part(means, log_probs, as_published)
+  return tape.gradient(
+    loss, [means, logits, level], unconnected_gradients='zero'
+  )
+
+
+def loss_paths(
+  problems, name, k, n, trials, steps, as_published, seed, jit_compile=True
+):
+  """Exact losses after each step of SGD: `[steps, datasets, trials]`."""
+  stack = lambda part: np.stack([getattr(p, part) for p in problems])[:, None]
+  y = tf.constant(stack('y'))
+  start = [
+    tf.constant(np.repeat(x, trials, axis=1))
+    for x in (stack('means'), stack('logits'), np.zeros(y.shape[:-1]))
+  ]
+  # The same seeds for every setting: the curves differ by the setting only.
+  seeds = np.random.default_rng(seed).integers(2**31, size=[steps, 2])
+  seeds = tf.constant(seeds, tf.int32)
+
+  @tf.function(jit_compile=jit_compile, autograph=False)
+  def run():
+    def body(i, state, losses):
+      slopes = gradients(y, *state, as_published, name, k, n, seeds[i])
+      state = [
+        x - rate * slope
+        for x, rate, slope in zip(state, (RATE, RATE, LEVEL_RATE), slopes)
+      ]
+      loss = exact_loss(y, *state[:2], as_published)
+      return i + 1, state, losses.write(i, loss)
+
+    losses = tf.TensorArray(y.dtype, steps)
+    return tf.while_loop(
+      lambda i, *_: i < steps,
+      body,
+      (0, start, losses),
+      maximum_iterations=steps,
+    )[-1].stack()
+
+  return run().numpy()
+
+
+def log_means(losses):
+  """Log of the mean over the trials: `[steps, datasets]`."""
+  return np.log(losses.mean(axis=-1))
+
+
+def title_of(k, n):
+  return f'k = {k}' if n == 1 else f'n = {n}'
+
+
+def draw_lines(axis, paths, name, dataset, exact=0.0):
+  for k, n in [setting for of, *setting in paths if of == name]:
+    logs = log_means(paths[name, k, n])[:, dataset] - exact
+    first = min(8, len(logs) // 2)  # the loss falls fast at first
+    colour, line, marker = STYLES[k, n]
+    axis.plot(
+      np.arange(first, len(logs) + 1), logs[first - 1 :], color=colour,
+      linestyle=line, marker=marker, markersize=4, markevery=(4 * k, 15),
+      label=f'{title_of(k, n)} ({num_calls(name, k, n)})',
+    )  # fmt: skip
+  title = 'k summed, n averaged (evaluations of f)'
+  axis.legend(title=title, fontsize=8, title_fontsize=8, ncols=2)
+  axis.set(xlabel='step of SGD')
+
+
+def plot(paths, exact, problems, as_published, path):
+  """Data, paths as in the paper, and distances to the path without noise."""
+  names = list(dict.fromkeys(name for name, _, _ in paths))
+  panels = [(name, name, 0) for name in names]
+  rows = ['AAABBB', 'CCDDEE' if len(names) == 3 else 'CCCDDD']
+  if len(problems) > 1:
+    panels = [(f'dataset {i}', names[0], i) for i in range(len(problems))]
+    letters = [chr(ord('A') + i) for i in range(-(-len(panels) // 3) * 3)]
+    rows = [''.join(letters[i : i + 3]) for i in range(0, len(letters), 3)]
+  figure, axes = plt.subplot_mosaic(
+    '\n'.join(rows), figsize=(13, 4.6 * len(rows)), layout='constrained'
+  )
+  loss = "authors' loss" if as_published else 'negative ELBO [nats]'
+  if len(problems) == 1:
+    data, axis = axes.pop('A'), axes.pop('B')
+    y, initial, _, true = problems[0]
+    data.plot(*y.T, '.', color='#999999', label='observations')
+    data.plot(*true.T, 'kP', markersize=8, label='true means')
+    data.plot(*initial.T, '^', color='#D55E00', label='initial means')
+    data.set(title='data', xlabel='$y_1$', ylabel='$y_2$', aspect='equal')
+    data.legend(fontsize=8, loc='upper left', bbox_to_anchor=(1, 1))
+    draw_lines(axis, paths, PUBLISHED, 0)
+    axis.set(
+      title=PUBLISHED, ylabel=f'log of the {loss}, mean of the trials',
+      xlim=(5, 103),  # as in the paper
+    )  # fmt: skip
+  for axis, (title, name, dataset) in zip(axes.values(), panels):
+    draw_lines(axis, paths, name, dataset, log_means(exact)[:, dataset])
+    axis.set(title=title, yscale='log', ylim=(1e-4, 30.0))
+    axis.set_ylabel(f'log of the {loss}, excess over exact gradients')
+  figure.savefig(path, dpi=120)
+  plt.close(figure)
+
+
+def write_csv(path, paths, steps):
+  """One row for a setting, a dataset and a step."""
+  with open(path, 'w', newline='') as file:
+    writer = csv.writer(file)
+    writer.writerow(
+      ['estimator', 'num_summed', 'num_averaged', 'evaluations', 'dataset']
+      + ['step', 'mean_loss', 'standard_error', 'trials', 'seed']
+    )
+    for (name, k, n), losses in paths.items():
+      trials = losses.shape[-1]
+      for dataset, step in np.ndindex(losses.shape[1], steps[-1]):
+        if step + 1 in steps:
+          row = losses[step, dataset]
+          cells = [f'{x:.6g}' for x in (row.mean(), row.std() / trials**0.5)]
+          cells = [num_calls(name, k, n), dataset, step + 1, *cells]
+          writer.writerow([name, k, n, *cells, trials, FLAGS.seed])
+
+
+def tables(paths, as_published):
+  """Log losses (of the first dataset) and gaps, the paper's beside them."""
+  lines = [
+    'Log of the mean loss, dataset 0'
+    + as_published * ' (in brackets: the paper, on data of its own)',
+    f'{"":28s}{"calls":>14s}' + ''.join(f'{s:>15d}' for s in PAPER_STEPS),
+  ]
+  for (name, k, n), losses in paths.items():
+    line = f'{name:28s}{title_of(k, n):8s}{num_calls(name, k, n):6d}'
+    for step, paper in zip(PAPER_STEPS, PAPER_LOG_LOSSES[k, n]):
+      ours = log_means(losses)[step - 1, 0] if step <= len(losses) else np.nan
+      beside = as_published and name == PUBLISHED
+      line += f'{f"{ours:.3f}" + beside * f" ({paper:.3f})":>15s}'
+    lines.append(line)
+  step, several = min(PAPER_STEPS[-1], len(losses)), losses.shape[1] > 1
+  lines += [
+    '',
+    f'Gaps of the log loss at step {step}, by dataset'
+    + several * ' (in brackets: standard errors)',
+    f'{"":46s}{"paper":>7s}{"simulated":>14s}'
+    + (several * 8 * ' ').join(f'{i:8d}' for i in range(losses.shape[1])),
+  ]
+  for name in dict.fromkeys(name for name, _, _ in paths):
+    for (worse, better), (paper, simulated) in GAPS.items():
+      if (name, *worse) in paths and (name, *better) in paths:
+        high, low = (
+          paths[(name, *setting)][step - 1] for setting in (worse, better)
+        )
+        gaps = log_means(high) - log_means(low)
+        # The trials end in several local optima, so the error is not small.
+        relative = [np.std(x, -1) / np.mean(x, -1) for x in (high, low)]
+        errors = np.hypot(*relative) / high.shape[-1] ** 0.5
+        title = f'{title_of(*worse)} minus {title_of(*better)}'
+        beside = f'{paper:7.3f}{simulated:>14s}' if name == PUBLISHED else ''
+        line = f'{name:27s}{title:19s}{beside:21s}'
+        for gap, error in zip(gaps, errors):
+          line += f'{gap:8.3f}' + several * f' ({error:.3f})'
+        lines.append(line)
+  return '\n'.join(lines)
+
+
+def main(argv):
+  del argv
+  start = time.perf_counter()
+  tf.get_logger().setLevel('ERROR')  # one function for each k is intended
+  trials, steps, settings = FLAGS.trials, FLAGS.steps, SETTINGS
+  names = [PUBLISHED, SHARED, LEAVE_ONE_OUT]
+  if FLAGS.estimator:
+    names = list(dict.fromkeys([PUBLISHED, FLAGS.estimator]))
+  if FLAGS.smoke:
+    trials, steps, settings = 3, 20, (SETTINGS[0], SETTINGS[-1])
+  problems = [
+    make_dataset(FLAGS.seed + i, FLAGS.init, FLAGS.num_datasets == 0)
+    for i in range(max(1, FLAGS.num_datasets))
+  ]
+  work = [(name, k, n) for name in names for k, n in settings]
+  run = lambda name, k, n, trials: loss_paths(
+    problems, name, k, n, trials, steps, FLAGS.as_published, FLAGS.seed,
+    jit_compile=not FLAGS.smoke,  # compiling takes longer than a few steps
+  )  # fmt: skip
+  paths, exact = {}, run(LEAVE_ONE_OUT, NUM_CLUSTERS, 1, trials=1)
+  for name, k, n in (bar := tqdm.tqdm(work, unit='path')):
+    bar.set_description(f'{name}, {title_of(k, n)}')
+    if (k, n) == (0, 1) and name == SHARED:
+      paths[name, k, n] = paths[PUBLISHED, k, n]  # one atom has one `z'`
+    elif k == NUM_CLUSTERS and name in (SHARED, LEAVE_ONE_OUT):
+      paths[name, k, n] = np.repeat(exact, trials, axis=-1)  # without noise
+    else:
+      paths[name, k, n] = run(name, k, n, trials)
+
+  os.makedirs(FLAGS.output_dir, exist_ok=True)
+  parts = ['as_published' if FLAGS.as_published else 'elbo', FLAGS.init]
+  parts += [FLAGS.estimator] if FLAGS.estimator else []
+  parts += [f'{len(problems)}_datasets'] if FLAGS.num_datasets else []
+  prefix = os.path.join(FLAGS.output_dir, '_'.join(parts))
+  few = [s for s in (1, *PAPER_STEPS) if s <= steps]  # one file stays small
+  every = range(1, steps + 1)
+  write_csv(f'{prefix}.csv', paths, few if len(problems) > 1 else every)
+  plot(paths, exact, problems, FLAGS.as_published, f'{prefix}.png')
+  text = tables(paths, FLAGS.as_published)
+  with open(f'{prefix}.txt', 'w') as file:
+    file.write(text + '\n')
+  print(
+    f'\n{text}\n\n{time.perf_counter() - start:.0f} s, {prefix}.{{csv,png,txt}}'
+  )
+
+
+def define_flags():
+  """Of the script only: who imports it may import others with such flags."""
+  flags.DEFINE_integer('trials', 20, 'Independent runs of SGD.')
+  flags.DEFINE_integer('steps', 200, 'Steps of SGD.')
+  flags.DEFINE_bool('as_published', False, "The loss of the authors' code.")
+  flags.DEFINE_enum('init', 'prior', ['prior', 'kmeans'], 'Of the means.')
+  flags.DEFINE_integer('num_datasets', 0, 'From the model; 0: as in the paper.')
+  flags.DEFINE_string('estimator', None, f'One of {list(MAKERS)}.')
+  flags.register_validator('estimator', check_estimator)
+  flags.DEFINE_integer('seed', 0, 'Seed of everything.')
+  flags.DEFINE_string('output_dir', 'outputs/gaussian_mixture', 'For results.')
+  flags.DEFINE_bool('smoke', False, 'A short run that shows it works.')
+
+
+if __name__ == '__main__':
+  define_flags()
+  app.run(main)
