@@ -49,7 +49,7 @@ setup(
   license='Apache-2.0',
   license_files=['LICENSE'],
   packages=find_packages(include=['tfp_rb', 'tfp_rb.*']),
-  package_data={'tfp_rb': ['py.typed']},
+  package_data={'tfp_rb': ['py.typed', 'data/*']},
   zip_safe=False,
   python_requires='>=3.10,<3.13',
   install_requires=[

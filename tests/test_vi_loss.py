@@ -543,4 +543,5 @@ def test_a_named_tuple_is_passed_whole_a_list_is_spread():
   q = tfd.JointDistributionNamed(
     pair(a=tfd.Bernoulli(0.0), b=tfd.Bernoulli(1.0))
   )
-  loss_of(lambda z: tf.zeros(z.a.shape) * tf.cast(z.b, tf.float32), q)
+  loss = loss_of(lambda z: tf.zeros(z.a.shape) * tf.cast(z.b, tf.float32), q)
+  assert loss.shape == []

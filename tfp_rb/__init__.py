@@ -1,5 +1,7 @@
 """Rao-Blackwellized gradients of expectations over discrete distributions."""
 
+import importlib
+
 from tfp_rb import baselines, samplers, testing, vi
 from tfp_rb._atoms import Atoms
 from tfp_rb._expectation import expectation
@@ -48,3 +50,10 @@ __all__ = [
   'testing',
   'vi',
 ]
+
+
+def __getattr__(name):
+  # Imported when asked for: the core does without Keras.
+  if name in ('datasets', 'models'):
+    return importlib.import_module(f'tfp_rb.{name}')
+  raise AttributeError(f'`tfp_rb` has no attribute `{name}`.')

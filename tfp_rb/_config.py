@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-__all__ = ['Configurable']
+__all__ = ['Configurable', 'deserialize', 'serialize']
 
 _BIJECTORS = ('Exp', 'Softplus')
 
@@ -47,16 +47,17 @@ class Configurable(tf.Module):
           'config to be made, but there is no such attribute. Store it, or '
           'override `get_config`.'
         )
-      config[name] = _serialize(getattr(self, name), where)
+      config[name] = serialize(getattr(self, name), where)
     return config
 
   @classmethod
   def from_config(cls, config):
     """Returns a new object built from the result of `get_config`."""
-    return cls(**{name: _deserialize(v) for name, v in config.items()})
+    return cls(**{name: deserialize(v) for name, v in config.items()})
 
 
-def _serialize(value, where):
+def serialize(value, where='estimator'):
+  """An estimator, or one of its settings, as plain data, fit for JSON."""
   if isinstance(value, Configurable):
     return {
       'class_name': type(value).__name__,
@@ -116,7 +117,8 @@ def _keras_saving():
   return importlib.import_module('keras').saving
 
 
-def _deserialize(value):
+def deserialize(value):
+  """The inverse of `serialize`."""
   if not isinstance(value, dict):
     return value
   if 'tensor' in value:

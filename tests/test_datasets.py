@@ -1,0 +1,120 @@
+"""MNIST: embedded, by TFDS, and the paper's split."""
+
+import importlib
+import socket
+import time
+
+import numpy as np
+import pytest
+
+from test_errors import raises
+from tfp_rb import datasets
+
+
+@pytest.fixture(scope='module')
+def embedded():
+  return datasets.load_mnist('embedded')
+
+
+def test_embedded_subset_is_balanced_and_real(embedded):
+  assert embedded.train_images.shape == (10_000, 28, 28)
+  assert embedded.test_images.shape == (2_000, 28, 28)
+  assert embedded.train_images.dtype == np.uint8
+  np.testing.assert_array_equal(np.bincount(embedded.train_labels), [1000] * 10)
+  np.testing.assert_array_equal(np.bincount(embedded.test_labels), [200] * 10)
+  # Images of a digit are more like each other than like those of another.
+  means = np.stack(
+    [
+      embedded.train_images[embedded.train_labels == c].mean(0)
+      for c in range(10)
+    ]
+  )
+  distances = ((embedded.test_images[:, np.newaxis] - means) ** 2).sum((-2, -1))
+  accuracy = np.mean(np.argmin(distances, axis=1) == embedded.test_labels)
+  assert 0.75 < accuracy < 0.9  # what the nearest mean gives on MNIST
+  # No image is in both.
+  both = {x.tobytes() for x in embedded.train_images} & {
+    x.tobytes() for x in embedded.test_images
+  }
+  assert not both
+
+
+def test_a_file_without_pickle_or_a_byte_of_it_changed(tmp_path, monkeypatch):
+  for change in (lambda b: b[:1000], lambda b: b[:-1] + b'x', lambda b: b''):
+    path = tmp_path / 'mnist_subset.npz'
+    path.write_bytes(change(datasets._EMBEDDED.read_bytes()))
+    monkeypatch.setattr(datasets, '_EMBEDDED', path)
+    with raises(
+      ValueError, 'must have the SHA-256 sum', 'truncated or altered'
+    ):
+      datasets.load_mnist('embedded')
+    monkeypatch.undo()
+
+
+def refuse(*args, **kwargs):
+  raise OSError('no network')
+
+
+def test_without_a_network_the_subset_stands_in_at_once(tmp_path, monkeypatch):
+  monkeypatch.setattr(socket, 'create_connection', refuse)
+  importlib.import_module('tensorflow_datasets')
+  start = time.monotonic()
+  with pytest.warns(UserWarning, match='SUBSET OF MNIST'):
+    mnist = datasets.load_mnist(data_dir=str(tmp_path))
+  assert time.monotonic() - start < 60.0  # TFDS alone takes minutes
+  assert mnist.source == 'MNIST subset (10,000 + 2,000)'
+  with raises(RuntimeError, 'does not answer', 'TFDS_DATA_DIR'):
+    datasets.load_mnist('tfds', data_dir=str(tmp_path))
+
+
+def test_host_is_given_three_seconds(tmp_path, monkeypatch):
+  seen = []
+
+  def connect(address, timeout):
+    seen.append((address, timeout))
+    raise TimeoutError
+
+  monkeypatch.setattr(socket, 'create_connection', connect)
+  with pytest.warns(UserWarning, match='does not answer'):
+    datasets.load_mnist(data_dir=str(tmp_path))
+  assert seen == [(('storage.googleapis.com', 443), 3.0)]
+
+
+def test_without_tfds_the_subset_stands_in(monkeypatch):
+  def no_module(name):
+    raise ImportError(name)
+
+  monkeypatch.setattr(datasets.importlib, 'import_module', no_module)
+  with pytest.warns(UserWarning, match='cannot be imported'):
+    assert len(datasets.load_mnist().train_labels) == 10_000
+
+
+def test_source_must_be_known():
+  with raises(ValueError, '`source` must be one of', "'web'"):
+    datasets.load_mnist('web')
+
+
+def test_split_has_no_image_twice_and_the_same_order_each_time(embedded):
+  numbered = embedded._replace(train_labels=np.arange(10_000))
+  split = datasets.split_mnist(numbered)
+  indices = [labels for _, labels in split]
+  assert [len(x) for x in indices] == [1000, 7334, 1666]
+  assert len(np.unique(np.concatenate(indices))) == 10_000
+  for index, (images, _) in zip(indices, split, strict=True):
+    np.testing.assert_array_equal(images, embedded.train_images[index])
+  again = datasets.split_mnist(numbered)
+  np.testing.assert_array_equal(again.labeled[1], split.labeled[1])
+
+
+def test_split_of_mnist_is_that_of_the_authors():
+  images = np.broadcast_to(np.zeros([1, 28, 28], np.uint8), [60_000, 28, 28])
+  mnist = datasets.MNIST(images, np.arange(60_000), images, None, 'none')
+  split = datasets.split_mnist(mnist)
+  assert [len(labels) for _, labels in split] == [5000, 45_000, 10_000]
+  assert list(split.labeled[1][:4]) == [45872, 27715, 13311, 26431]
+  assert list(split.validation[1][:4]) == [19914, 35206, 18642, 24940]
+
+
+def test_number_of_labels_must_leave_some_out(embedded):
+  with raises(ValueError, '`num_labeled` must be between 1 and 8333', '9000'):
+    datasets.split_mnist(embedded, num_labeled=9000)

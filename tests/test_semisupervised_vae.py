@@ -1,0 +1,281 @@
+"""The semi-supervised autoencoder: its loss, its steps, what it saves."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from test_errors import raises
+import tfp_rb
+from tfp_rb import models
+
+RNG = np.random.default_rng(3)
+IMAGES = RNG.integers(0, 256, size=[12, 20]).astype(np.uint8)
+BINARY = (IMAGES > 127).astype(np.float32)
+LABELS = RNG.integers(0, 3, size=[12]).astype(np.int32)
+SEED = tf.constant([3, 1])
+
+
+def make(estimator=None, **settings):
+  keras.utils.set_random_seed(0)
+  return models.SemiSupervisedVAE(
+    estimator,
+    latent_dim=2,
+    num_classes=3,
+    num_pixels=20,
+    classifier_units=(8,),
+    hidden_units=(7, 6),
+    **settings,
+  )
+
+
+def network(input_shape):
+  built = keras.Sequential([keras.layers.Dense(1)])
+  built.build(input_shape)
+  return built
+
+
+def nvil():
+  return tfp_rb.NVIL(network([None, 20]))
+
+
+def relax():
+  return tfp_rb.RELAX(
+    network([None, None, 3]),
+    tfp.util.TransformedVariable(0.5, tfp.bijectors.Exp()),
+  )
+
+
+def data_of(num_batches=None):
+  batch = (IMAGES[:8], IMAGES[8:], LABELS[8:])
+  if num_batches is None:
+    return tf.data.Dataset.from_tensors(batch)
+  stacked = tuple(np.stack([x] * num_batches) for x in batch)
+  return tf.data.Dataset.from_tensors(stacked)
+
+
+def naive_bound(model, x, y, noise):
+  """`f(x, y)` with the inputs of each layer side by side, in numpy."""
+  relu = lambda v: np.maximum(v, 0.0)
+
+  def dense(layer, v):
+    return v @ np.asarray(layer.kernel) + np.asarray(layer.bias)
+
+  def concat_dense(layer, v, w):
+    kernel = np.concatenate([np.asarray(layer.first), np.asarray(layer.second)])
+    return np.concatenate([v, w], axis=-1) @ kernel + np.asarray(layer.bias)
+
+  h = relu(concat_dense(model.encoder_input, x, y))
+  h = dense(model.encoder.layers[1], relu(dense(model.encoder.layers[0], h)))
+  mean, log_scale = np.split(h, 2, axis=-1)
+  z = mean + np.exp(log_scale) * noise
+  h = relu(concat_dense(model.decoder_input, z, y))
+  h = dense(model.decoder.layers[1], relu(dense(model.decoder.layers[0], h)))
+  p = 1.0 / (1.0 + np.exp(-h))
+  likelihood = np.sum(x * np.log(p) + (1 - x) * np.log(1 - p), axis=-1)
+  kl = np.sum(0.5 * (mean**2 + np.exp(2 * log_scale) - 1) - log_scale, axis=-1)
+  return kl - likelihood
+
+
+def test_bound_is_that_of_layers_side_by_side():
+  model = make()
+  noise = tf.random.stateless_normal([2, 12, 2], SEED, alg='philox').numpy()
+  y = np.eye(3, dtype=np.float32)[np.stack([LABELS, 2 - LABELS])]
+  actual = model.negative_bound(
+    BINARY, model.encoder_input.of_first(BINARY), y, SEED
+  )
+  for i in range(2):
+    np.testing.assert_allclose(
+      actual[i], naive_bound(model, BINARY, y[i], noise[i]), rtol=1e-4
+    )
+
+
+def test_atoms_share_their_noise_if_asked_to():
+  y = np.eye(3, dtype=np.float32)[np.stack([LABELS, LABELS])]
+  for share in (False, True):
+    model = make(share_noise=share)
+    part = model.encoder_input.of_first(BINARY)
+    losses = model.negative_bound(BINARY, part, y, SEED).numpy()
+    assert np.allclose(losses[0], losses[1]) == share
+
+
+def test_loss_with_all_labels_summed_is_the_sum_written_out():
+  model = make(tfp_rb.Exact(), share_noise=True, alpha=2.0)
+  variables = [v.value for v in model.trainable_variables]
+  seeds = tfp_rb._random.split_seed(SEED, n=3)
+  with tf.GradientTape(persistent=True) as tape:
+    of_unlabeled, of_labeled, _ = model.losses_of(
+      BINARY[:8], BINARY[8:], LABELS[8:], SEED
+    )
+    log_q = model(BINARY)
+    part = model.encoder_input.of_first(BINARY)
+    y = np.broadcast_to(np.eye(3, dtype=np.float32)[:, None], [3, 8, 3])
+    f = model.negative_bound(BINARY[:8], part[:8], y, seeds[1])
+    q = tf.exp(log_q[:8])
+    expected = tf.reduce_sum(q * (tf.transpose(f) + log_q[:8]), axis=-1)
+    own = np.eye(3, dtype=np.float32)[LABELS[8:]]
+    labeled = model.negative_bound(BINARY[8:], part[8:], own[None], seeds[2])[0]
+    labeled -= 2.0 * tf.reduce_sum(own * log_q[8:], axis=-1)
+  np.testing.assert_allclose(of_unlabeled, expected, rtol=1e-5)
+  np.testing.assert_allclose(of_labeled, labeled, rtol=1e-5)
+  for actual, reference in ((of_unlabeled, expected), (of_labeled, labeled)):
+    for a, b in zip(
+      tape.gradient(actual, variables, unconnected_gradients='zero'),
+      tape.gradient(reference, variables, unconnected_gradients='zero'),
+      strict=True,
+    ):
+      np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
+
+
+def test_all_parts_are_trained():
+  model = make()
+  model.compile(keras.optimizers.Adam(0.01), jit_compile=False)
+  before = [np.array(v) for v in model.trainable_variables]
+  model.fit(data_of(), verbose=0)
+  assert len(before) == len(model.trainable_variables) == 18
+  for old, new in zip(before, model.trainable_variables, strict=True):
+    assert np.any(old != np.asarray(new)), new.path
+
+
+def test_several_steps_in_one_call_are_the_same_steps():
+  weights = []
+  for num_batches in (None, 3):
+    model = make()
+    model.compile(keras.optimizers.Adam(0.01), jit_compile=True)
+    data = data_of(num_batches)
+    model.fit(data.repeat(1 if num_batches else 3), verbose=0)
+    assert model.optimizer.iterations == 3
+    weights.append(model.get_weights())
+  for one, several in zip(*weights, strict=True):
+    np.testing.assert_allclose(one, several, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+  ('make_estimator', 'with_own_optimizer'), [(nvil, False), (relax, True)]
+)
+def test_variables_of_the_estimator_are_trained_and_saved(
+  make_estimator, with_own_optimizer, tmp_path
+):
+  model = make(make_estimator())
+  own = model.estimator.trainable_variables
+  before = [np.array(v) for v in own]
+  model.compile(
+    keras.optimizers.Adam(0.01),
+    estimator_optimizer=(
+      keras.optimizers.SGD(1e-3) if with_own_optimizer else None
+    ),
+    jit_compile=False,
+  )
+  model.fit(data_of().repeat(2), verbose=0)
+  assert any(
+    np.any(b != np.asarray(v)) for b, v in zip(before, own, strict=True)
+  )
+
+  model.save(tmp_path / 'model.keras')
+  loaded = keras.models.load_model(tmp_path / 'model.keras')  # in safe mode
+  assert type(loaded.estimator) is type(model.estimator)
+  everything = lambda m: [
+    np.asarray(v) for v in (*m.weights, *m.estimator.variables)
+  ]
+  for a, b in zip(everything(loaded), everything(model), strict=True):
+    np.testing.assert_array_equal(a, b)
+  # It goes on as the model does.
+  for m in (model, loaded):
+    m.fit(data_of(), verbose=0)
+  for a, b in zip(everything(loaded), everything(model), strict=True):
+    np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+  model.save_weights(tmp_path / 'x.weights.h5')
+  other = make(make_estimator())
+  other.load_weights(tmp_path / 'x.weights.h5')
+  for a, b in zip(everything(other), everything(model), strict=True):
+    np.testing.assert_array_equal(a, b)
+
+
+def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(tmp_path):
+  class Stop(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+      if epoch == 2:
+        raise KeyboardInterrupt
+
+  def run(folder, epochs, callbacks=()):
+    model = make(nvil())
+    model.compile(keras.optimizers.Adam(0.01), jit_compile=False)
+    backup = keras.callbacks.BackupAndRestore(folder, delete_checkpoint=False)
+    model.fit(
+      data_of(), epochs=epochs, callbacks=[backup, *callbacks], verbose=0
+    )
+    return [np.asarray(v) for v in (*model.weights, *model.estimator.variables)]
+
+  expected = run(tmp_path / 'whole', 4)
+  with pytest.raises(KeyboardInterrupt):
+    run(tmp_path / 'parts', 4, [Stop()])
+  actual = run(tmp_path / 'parts', 4)
+  for a, b in zip(actual, expected, strict=True):
+    np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_weights_of_another_estimator_are_refused(tmp_path):
+  model = make(nvil())
+  model.save_weights(tmp_path / 'x.weights.h5')
+  other = make(tfp_rb.REINFORCE(tfp_rb.baselines.Learned(1.0)))
+  with raises(ValueError, 'must have the 1 variables', 'Build the model'):
+    other.load_weights(tmp_path / 'x.weights.h5')
+
+
+def test_temperature_follows_the_steps():
+  estimator = tfp_rb.GumbelSoftmax(tfp_rb.AnnealedTemperature(rate=0.1))
+  model = make(estimator)
+  model.compile(keras.optimizers.Adam(0.01), jit_compile=False)
+  model.fit(data_of().repeat(3), verbose=0)
+  assert estimator.temperature.step.numpy() == 2  # before the last step
+
+
+def test_evaluation_at_the_most_probable_label():
+  model = make()
+  model.compile(keras.optimizers.Adam(0.01))
+  images = np.repeat(255 * (IMAGES > 127), 1, axis=0).astype(np.uint8)
+  guess = np.argmax(model(BINARY), axis=-1)
+  labels = np.where(np.arange(12) < 9, guess, (guess + 1) % 3)
+  data = tf.data.Dataset.from_tensors((images, labels))
+  result = model.evaluate(data, return_dict=True, verbose=0)
+  assert result['accuracy'] == pytest.approx(0.75)
+  seeds = tfp_rb._random.split_seed(tf.constant([0, -1]), n=2)
+  noise = tf.random.stateless_normal([1, 12, 2], seeds[1], alg='philox')[0]
+  one_hot = np.eye(3, dtype=np.float32)[guess]
+  expected = naive_bound(model, BINARY, one_hot, noise.numpy())
+  assert result['negative_elbo'] == pytest.approx(np.mean(expected), rel=1e-4)
+
+
+def test_pixels_are_drawn_in_proportion_to_their_values():
+  # 5 standard errors of 40,000 draws.
+  images = tf.constant(np.tile([[0, 64, 128, 255]], [40_000, 1]), tf.uint8)
+  drawn = models.semisupervised_vae.binarize(images, SEED).numpy()
+  assert set(np.unique(drawn)) == {0.0, 1.0}
+  expected = np.array([0, 64, 128, 255]) / 255
+  error = np.sqrt(expected * (1 - expected) / 40_000)
+  assert np.all(np.abs(drawn.mean(axis=0) - expected) <= 5 * error)
+
+
+def test_generated_images_differ_by_label_and_seed():
+  model = make()
+  images = model.generate([0, 1, 2], seed=[1, 2])
+  assert images.shape == [3, 20]
+  assert 0.0 < np.min(images) < np.max(images) < 1.0
+  np.testing.assert_array_equal(images, model.generate([0, 1, 2], seed=[1, 2]))
+  assert np.any(images != model.generate([0, 1, 2], seed=[1, 3]))
+
+
+def test_mixed_precision():
+  policy = keras.config.dtype_policy()
+  keras.config.set_dtype_policy('mixed_bfloat16')
+  try:
+    model = make()
+    model.compile(keras.optimizers.Adam(0.01), jit_compile=False)
+    history = model.fit(data_of(), verbose=0)
+  finally:
+    keras.config.set_dtype_policy(policy)
+  assert model.encoder_input.compute_dtype == 'bfloat16'
+  assert model.trainable_variables[0].dtype == 'float32'
+  assert np.isfinite(history.history['loss'][0])

@@ -1,0 +1,84 @@
+"""Layers that the models share."""
+
+import keras
+import tensorflow as tf
+
+__all__ = ['ConcatDense', 'MLP']
+
+
+@keras.saving.register_keras_serializable('tfp_rb')
+class ConcatDense(keras.layers.Layer):
+  """A dense layer of two inputs side by side, each taken for itself.
+
+  `of_first(x) + of_second(y)` is `Dense(concat([x, y]))`: what depends on one
+  of them only need not be computed for every value of the other.
+  """
+
+  def __init__(self, units, first_size, second_size, **kwargs):
+    super().__init__(**kwargs)
+    self.units = units
+    self.sizes = (first_size, second_size)
+    limit = (6.0 / (first_size + second_size + units)) ** 0.5  # Glorot's
+    make = lambda name, size: self.add_weight(
+      name=name,
+      shape=[size, units],
+      initializer=keras.initializers.RandomUniform(-limit, limit),
+    )
+    self.first = make('first', first_size)
+    self.second = make('second', second_size)
+    self.bias = self.add_weight(name='bias', shape=[units], initializer='zeros')
+    self.built = True
+
+  def of_first(self, x):
+    """The share of the first input, and the bias."""
+    x, kernel, bias = (
+      tf.cast(v, self.compute_dtype) for v in (x, self.first, self.bias)
+    )
+    return tf.linalg.matmul(x, kernel) + bias
+
+  def of_second(self, y):
+    """The share of the second input."""
+    y, kernel = (tf.cast(v, self.compute_dtype) for v in (y, self.second))
+    return tf.tensordot(y, kernel, axes=1)
+
+  def get_config(self):
+    first_size, second_size = self.sizes
+    return {
+      **super().get_config(),
+      'units': self.units,
+      'first_size': first_size,
+      'second_size': second_size,
+    }
+
+
+@keras.saving.register_keras_serializable('tfp_rb')
+class MLP(keras.layers.Layer):
+  """Dense layers with ReLU, and one without, of inputs of any rank."""
+
+  def __init__(self, input_size, hidden_units, output_size, **kwargs):
+    super().__init__(**kwargs)
+    self.sizes = (input_size, tuple(hidden_units), output_size)
+    self.layers = [
+      keras.layers.Dense(units, activation='relu') for units in hidden_units
+    ]
+    # What losses are made of is float32 under any policy.
+    self.layers.append(keras.layers.Dense(output_size, dtype='float32'))
+    for layer, size in zip(
+      self.layers, [input_size, *hidden_units], strict=True
+    ):
+      layer.build([None, size])
+    self.built = True
+
+  def call(self, x):
+    for layer in self.layers:
+      x = layer(x)
+    return x
+
+  def get_config(self):
+    input_size, hidden_units, output_size = self.sizes
+    return {
+      **super().get_config(),
+      'input_size': input_size,
+      'hidden_units': hidden_units,
+      'output_size': output_size,
+    }

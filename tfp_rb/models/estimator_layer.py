@@ -1,0 +1,98 @@
+"""A Keras layer that holds an estimator, and with it its variables."""
+
+import copy
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfp_rb._config import deserialize, serialize
+from tfp_rb.estimators import NVIL, AnnealedTemperature
+
+__all__ = ['EstimatorLayer']
+
+
+@keras.saving.register_keras_serializable('tfp_rb')
+class EstimatorLayer(keras.layers.Layer):
+  """Holds a `tfp_rb.GradientEstimator` inside of a Keras model.
+
+  Keras tracks and saves variables of its own only. Those of an estimator (the
+  baseline of `NVIL`, the control variate of `RELAX`) would neither be trained
+  nor saved; this layer saves them with the model, and names them for whoever
+  trains it.
+
+  #### Examples
+
+  ```python
+  layer = tfp_rb.models.EstimatorLayer(
+      tfp_rb.REINFORCE(tfp_rb.baselines.Learned(2.)))
+  layer.estimator_variables[0].numpy()  # ==> 2.0
+  ```
+  """
+
+  def __init__(self, estimator, **kwargs):
+    """Makes the layer.
+
+    Args:
+      estimator: A `GradientEstimator`; its networks have to be built.
+      **kwargs: As of every layer.
+    """
+    super().__init__(**kwargs)
+    self.estimator = estimator
+    self.built = True
+
+  @property
+  def estimator_variables(self):
+    """What an optimizer is given: the trainable variables of the estimator."""
+    return [
+      v if isinstance(v, tf.Variable) else v.value  # Keras wraps its own
+      for v in self.estimator.trainable_variables
+    ]
+
+  def at_step(self, step, inputs):
+    """The estimator as it is for one step.
+
+    Args:
+      step: `Tensor`, the number of steps before; temperatures follow it.
+      inputs: `Tensor`, what the network of `NVIL` is given.
+
+    Returns:
+      estimator: A `GradientEstimator` that shares all variables.
+    """
+    for module in (self.estimator, *self.estimator.submodules):
+      if isinstance(module, AnnealedTemperature):
+        module.step.assign(tf.cast(step, module.step.dtype))
+    return _with_inputs(self.estimator, inputs)
+
+  def get_config(self):
+    return {**super().get_config(), 'estimator': serialize(self.estimator)}
+
+  @classmethod
+  def from_config(cls, config):
+    config = dict(config)
+    return cls(deserialize(config.pop('estimator')), **config)
+
+  def save_own_variables(self, store):
+    for i, variable in enumerate(self.estimator.variables):
+      store[str(i)] = np.asarray(variable)
+
+  def load_own_variables(self, store):
+    variables = self.estimator.variables
+    if len(store.keys()) != len(variables):
+      raise ValueError(
+        f'The file must have the {len(variables)} variables of '
+        f'{self.estimator!r}, but has {len(store.keys())}. Build the model '
+        'with the estimator it was saved with.'
+      )
+    for i, variable in enumerate(variables):
+      variable.assign(store[str(i)])
+
+
+def _with_inputs(estimator, inputs):
+  if isinstance(estimator, NVIL):
+    return estimator.with_inputs(inputs)
+  if hasattr(estimator, 'estimator'):
+    bound = copy.copy(estimator)
+    bound.estimator = _with_inputs(estimator.estimator, inputs)
+    return bound
+  return estimator
