@@ -26,12 +26,16 @@ import time
 
 from absl import app, flags
 import keras
+import matplotlib
 import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
 import tfp_rb
 from tfp_rb import baselines, datasets, models
+
+matplotlib.use('Agg')
+import matplotlib.pyplot as plt
 
 FLAGS = flags.FLAGS
 BATCH_SIZE = 64
@@ -89,6 +93,18 @@ METHODS = {
     ), 1e-3, None,
   ),
 }  # fmt: skip
+
+
+# Negative ELBO (read off Figure 4) and accuracy (Table 1) after 100 epochs.
+PAPER = {
+  'RB-REINFORCE': ('98.75', '.9650'),
+  'Exact': ('98.6', '.9663'),
+  'REINFORCE': ('101.7', '.9399'),
+  'REINFORCE+': ('99.1', '.9535'),
+  'RELAX': ('99.5', '.9664'),
+  'NVIL': ('99.05', '.9562'),
+  'Gumbel': ('99.1', '.9545'),
+}
 
 
 def flat(images):
@@ -265,9 +281,98 @@ def finished_epochs(path):
   return int(read_log(path)['epoch'][-1]) + 1
 
 
+def collect(output):
+  """All runs that are there: `{method: {seed: columns by epoch}}`."""
+  runs = {}
+  for path in sorted(output.glob('*/*/log.csv')):
+    if finished_epochs(path):
+      method, seed = path.parent.parent.name, int(path.parent.name)
+      runs.setdefault(method, {})[seed] = read_log(path)
+  return {m: runs[m] for m in METHODS if m in runs}
+
+
+def write_paths(path, runs, first):
+  """One row for a method, a seed and an epoch; epoch 0 is the warm start."""
+  with path.open('w', newline='') as file:
+    writer = csv.writer(file)
+    columns = ('val_negative_elbo', 'val_accuracy', 'loss', 'rest', 'seconds')
+    writer.writerow(['method', 'seed', 'epoch', *columns, 'data'])
+    for method, by_seed in runs.items():
+      for seed, log in by_seed.items():
+        start = [first['negative_elbo'], first['accuracy'], '', '', '']
+        writer.writerow([method, seed, 0, *start, first['source']])
+        for i, epoch in enumerate(log['epoch']):
+          row = [f'{log[c][i]:.6g}' for c in columns]
+          writer.writerow([method, seed, int(epoch) + 1, *row, first['source']])
+
+
+def mean_and_error(values):
+  """Mean over runs, and its standard error (NaN for a single run)."""
+  values = np.asarray(values)
+  spread = values.std(axis=0, ddof=1) if len(values) > 1 else np.nan
+  return values.mean(axis=0), spread / np.sqrt(len(values))
+
+
+def plot(path, runs, first):
+  figure, axes = plt.subplots(1, 2, figsize=(12, 4.8), layout='constrained')
+  for i, (method, by_seed) in enumerate(runs.items()):
+    length = min(len(log['epoch']) for log in by_seed.values())
+    for axis, column, at_start in (
+      (axes[0], 'val_negative_elbo', first['negative_elbo']),
+      (axes[1], 'val_accuracy', first['accuracy']),
+    ):
+      paths = [[at_start, *log[column][:length]] for log in by_seed.values()]
+      mean, error = mean_and_error(paths)
+      style = ('-', '--', '-.', ':')[i % 4]
+      epochs = np.arange(length + 1)
+      axis.plot(epochs, mean, style, color=f'C{i}', label=method, linewidth=1.8)
+      if len(paths) > 1:
+        axis.fill_between(
+          epochs, mean - error, mean + error, color=f'C{i}', alpha=0.2
+        )
+  axes[0].set(
+    xlabel='epoch', ylabel='negative ELBO at the best label [nats]',
+    ylim=(97.5, 111.5),
+  )  # fmt: skip
+  axes[1].set(xlabel='epoch', ylabel='accuracy', ylim=(0.9, 0.98))
+  axes[0].legend(fontsize=8)
+  figure.suptitle(f'Test images of {first["source"]}')
+  figure.savefig(path, dpi=130)
+  plt.close(figure)
+
+
+def print_table(runs):
+  print(
+    f'{"":18s}{"runs":>5s}{"epochs":>8s}{"-ELBO":>9s}{"paper":>8s}'
+    f'{"accuracy":>10s}{"paper":>8s}{"s/epoch":>9s}'
+  )
+  for method, by_seed in runs.items():
+    logs = list(by_seed.values())
+    loss = np.mean([log['val_negative_elbo'][-1] for log in logs])
+    accuracy = np.mean([log['val_accuracy'][-1] for log in logs])
+    seconds = np.median([np.median(log['seconds'][1:]) for log in logs])
+    paper = PAPER.get(method, ('', ''))
+    print(
+      f'{method:18s}{len(logs):5d}{len(logs[0]["epoch"]):8d}{loss:9.2f}'
+      f'{paper[0]:>8}{accuracy:10.4f}{paper[1]:>8}{seconds:9.1f}'
+    )
+
+
+def report(output):
+  """Tables and figure of what has been run."""
+  runs = collect(output)
+  first = json.loads((output / 'warm_start.json').read_text())
+  write_paths(output / 'paths.csv', runs, first)
+  plot(output / 'figure_4.png', runs, first)
+  print_table(runs)
+
+
 def main(argv):
   del argv
   output = pathlib.Path(FLAGS.output_dir)
+  if FLAGS.plot_only:
+    report(output)
+    return
   mnist = datasets.load_mnist(FLAGS.source, FLAGS.data_dir)
   print(f'Data: {mnist.source}')
   split = datasets.split_mnist(mnist)
@@ -286,6 +391,7 @@ def main(argv):
     for method in FLAGS.methods:
       folder = output / method / str(seed)
       run(method, seed, split, test_data, start, folder, FLAGS.epochs)
+      report(output)
 
 
 def define_flags():
@@ -298,6 +404,7 @@ def define_flags():
   flags.DEFINE_string(
     'output_dir', 'outputs/semisupervised_mnist', 'Where everything goes.'
   )
+  flags.DEFINE_bool('plot_only', False, 'Only tables and figure, of CSV files.')
   flags.DEFINE_integer('verbose', 2, 'As of `fit`.')
 
 
