@@ -1,5 +1,9 @@
 """The semi-supervised autoencoder: its loss, its steps, what it saves."""
 
+import pathlib
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -301,3 +305,50 @@ def test_every_operation_of_a_step_runs_on_a_gpu():
       for kernel in kernels.get_registered_kernels_for_op(kind).kernel
     }
     assert devices & {'GPU', 'DEFAULT'}, kind  # the latter is every device
+
+
+ON_TWO_DEVICES = """
+import keras
+import numpy as np
+import tensorflow as tf
+
+cpu = tf.config.list_physical_devices('CPU')[0]
+tf.config.set_logical_device_configuration(
+  cpu, [tf.config.LogicalDeviceConfiguration()] * 2
+)
+import test_semisupervised_vae as t
+
+
+def weights_after_a_step(strategy, data, share_draws):
+  with strategy.scope():
+    model = t.make()
+    model.compile(keras.optimizers.SGD(0.01), jit_compile=True)
+  if share_draws:
+    model._seed = lambda step: tf.stack([0, step])
+  model.fit(data, verbose=0)
+  return model.get_weights()
+
+
+half = (t.IMAGES[:4], t.IMAGES[8:], t.LABELS[8:])
+twice = tuple(np.concatenate([x, x]) for x in half)
+of = lambda batch: tf.data.Dataset.from_tensors(batch)
+two = tf.distribute.MirroredStrategy(['CPU:0', 'CPU:1'])
+one = weights_after_a_step(tf.distribute.get_strategy(), of(half), True)
+same = weights_after_a_step(two, of(twice), True)
+other = weights_after_a_step(two, of(twice), False)
+distance = lambda x: max(np.abs(a - b).max() for a, b in zip(one, x))
+assert distance(same) < 1e-5, distance(same)
+assert distance(other) > 1e-3, distance(other)
+"""
+
+
+def test_two_devices_make_the_step_of_one_but_draw_apart():
+  # In a process of its own: devices are set before the first operation.
+  done = subprocess.run(
+    [sys.executable, '-c', ON_TWO_DEVICES],
+    cwd=pathlib.Path(__file__).parent,
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert done.returncode == 0, done.stderr[-3000:]

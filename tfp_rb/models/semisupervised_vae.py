@@ -136,16 +136,33 @@ class SemiSupervisedVAE(keras.Model):
     config = dict(config)
     return cls(deserialize(config.pop('estimator')), **config)
 
-  def compile(self, optimizer='adam', estimator_optimizer=None, **kwargs):
+  def compile(
+    self,
+    optimizer='adam',
+    estimator_optimizer=None,
+    jit_compile='auto',
+    **kwargs,
+  ):
     """As of every model.
 
     Args:
       optimizer: A Keras optimizer.
       estimator_optimizer: Another one, for the variables of the estimator.
         Default: they are trained by `optimizer`, too.
+      jit_compile: As of every model. On several replicas the gradient alone is
+        compiled, since Keras cannot compile an optimizer there.
       **kwargs: As of every model.
     """
-    super().compile(optimizer=optimizer, **kwargs)
+    num_replicas = self.distribute_strategy.num_replicas_in_sync
+    self._loss_share = 1.0 / num_replicas  # the optimizer sums over replicas
+    self._gradients = self._plain_gradients
+    if num_replicas > 1:
+      if jit_compile:
+        self._gradients = tf.function(
+          self._plain_gradients, autograph=False, jit_compile=True
+        )
+      jit_compile = False
+    super().compile(optimizer=optimizer, jit_compile=jit_compile, **kwargs)
     if estimator_optimizer is not None:
       estimator_optimizer = keras.optimizers.get(estimator_optimizer)
     self.estimator_optimizer = estimator_optimizer
@@ -226,6 +243,8 @@ class SemiSupervisedVAE(keras.Model):
     atom_seed, noise_seed, labeled_seed = _random.split_seed(seed, n=3)
     # One product of matrices for all images.
     size = unlabeled.shape[0]
+    if size is None:  # the last batch may be smaller
+      size = tf.shape(unlabeled)[0]
     images = tf.concat([unlabeled, labeled], axis=0)
     log_probs, image_part = self(images), self.encoder_input.of_first(images)
     log_probs, log_probs_of_labeled = log_probs[:size], log_probs[size:]
@@ -259,7 +278,17 @@ class SemiSupervisedVAE(keras.Model):
   def _one_step(self, unlabeled, labeled, labels):
     # The count of steps is saved, so a resumed run draws what it would have.
     step = tf.cast(self.optimizer.iterations, tf.int32)
-    seed = self._seed(step)
+    groups, loss, rest = self._gradients(
+      unlabeled, labeled, labels, self._seed(step), step
+    )
+    for (optimizer, variables), gradients in zip(
+      self._variable_groups, groups, strict=True
+    ):
+      optimizer.apply(gradients, variables)
+    return loss, rest
+
+  def _plain_gradients(self, unlabeled, labeled, labels, seed, step):
+    """Gradients by the groups of variables, the loss, and `q(rest)`."""
     draw_seed, *pixel_seeds = _random.split_seed(seed, n=3)
     unlabeled, labeled = (
       binarize(x, s)
@@ -269,16 +298,13 @@ class SemiSupervisedVAE(keras.Model):
       of_unlabeled, of_labeled, log_probs = self.losses_of(
         unlabeled, labeled, labels, draw_seed, step
       )
-      mean_of_unlabeled = tf.reduce_mean(of_unlabeled)
-      loss = self.unlabeled_weight * mean_of_unlabeled
+      loss = self.unlabeled_weight * tf.reduce_mean(of_unlabeled)
       loss += (1.0 - self.unlabeled_weight) * tf.reduce_mean(of_labeled)
+      own_share = self._loss_share * loss
     groups = [variables for _, variables in self._variable_groups]
-    for (optimizer, variables), gradients in zip(
-      self._variable_groups, tape.gradient(loss, groups), strict=True
-    ):
-      optimizer.apply(gradients, variables)
+    gradients = tape.gradient(own_share, groups)
     rest = 1.0 - tf.reduce_mean(tf.exp(tf.reduce_max(log_probs, axis=-1)))
-    return loss, rest
+    return gradients, loss, rest
 
   def _seed(self, step):
     replica = tf.distribute.get_replica_context()
