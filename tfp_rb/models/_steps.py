@@ -12,7 +12,7 @@ def over_batches(step, data, rank):
   the time of as many calls: the variables stay inside.
 
   Args:
-    step: Callable, the elements of a batch to a tuple of scalars.
+    step: Callable, the elements of a batch to two scalars.
     data: Tuple of `Tensor`s; with one more axis in front for several batches.
     rank: Python `int`, the rank of the first element of one batch.
 
