@@ -338,6 +338,39 @@ def network(units=1):
 
 
 @pytest.mark.parametrize('num_summed', [0, 1])
+def test_control_variate_is_given_the_inputs_of_the_step(num_summed):
+  slope = variable([0.3, -0.2, 0.5, 0.1])
+  inputs = tf.constant([[2.0], [-1.0]], tf.float64)
+  logits = tf.constant(
+    [[0.1, 0.2, -0.3, 0.4], [1.0, 0.0, 0.5, -0.5]], tf.float64
+  )
+  control = lambda x, w: tf.reduce_sum(w * slope * x**2, axis=-1)
+
+  def gradients(estimator):
+    estimator = tfp_rb.rao_blackwellize(estimator, num_summed=num_summed)
+    assert len(estimator.trainable_variables) == 1
+    with tf.GradientTape() as tape:
+      tape.watch(logits)
+      loss = tfp_rb.expectation(
+        lambda z: tf.reduce_sum(z * [3.0, 1.0, 2.0, 5.0], axis=-1),
+        tfd.OneHotCategorical(logits=logits, dtype=tf.float64),
+        estimator,
+        seed=SEED,
+      )
+    return tape.gradient(loss, [logits, slope])
+
+  relax = tfp_rb.RELAX(control, temperature=0.7)
+  relax.slope = slope
+  by_hand = tfp_rb.RELAX(lambda x: control(x, inputs), temperature=0.7)
+  by_hand.slope = slope
+  actual = gradients(relax.with_inputs(inputs))
+  for a, b in zip(actual, gradients(by_hand), strict=True):
+    np.testing.assert_allclose(a, b, rtol=1e-12)
+  other = gradients(relax.with_inputs(-inputs))
+  assert all(np.any(a != b) for a, b in zip(actual, other, strict=True))
+
+
+@pytest.mark.parametrize('num_summed', [0, 1])
 def test_keras_network_is_built_at_the_first_call_and_trained(num_summed):
   estimator = tfp_rb.RELAX(network(), temperature=variable(0.7))
   estimator = tfp_rb.rao_blackwellize(estimator, num_summed=num_summed)

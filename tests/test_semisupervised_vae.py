@@ -52,6 +52,10 @@ def relax():
   )
 
 
+def relax_of_images():
+  return tfp_rb.RELAX(models.ControlVariate(20, 3, units=4), 0.5)
+
+
 def data_of(num_batches=None):
   batch = (IMAGES[:8], IMAGES[8:], LABELS[8:])
   if num_batches is None:
@@ -157,7 +161,8 @@ def test_several_steps_in_one_call_are_the_same_steps():
 
 
 @pytest.mark.parametrize(
-  ('make_estimator', 'with_own_optimizer'), [(nvil, False), (relax, True)]
+  ('make_estimator', 'with_own_optimizer'),
+  [(nvil, False), (relax, True), (relax_of_images, True)],
 )
 def test_variables_of_the_estimator_are_trained_and_saved(
   make_estimator, with_own_optimizer, tmp_path
@@ -219,6 +224,22 @@ def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(tmp_path):
   actual = run(tmp_path / 'parts', 4)
   for a, b in zip(actual, expected, strict=True):
     np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_control_variate_sees_each_image_for_itself():
+  control = models.ControlVariate(20, 3, units=4)
+  atoms = RNG.random([2, 12, 3]).astype(np.float32)
+  together = control(atoms, BINARY)
+  assert together.shape == [2, 12]
+  for i in range(12):
+    np.testing.assert_allclose(
+      control(atoms[:, i : i + 1], BINARY[i : i + 1])[:, 0],
+      together[:, i],
+      rtol=1e-5,
+      atol=1e-6,
+    )
+  same_atoms = np.broadcast_to(atoms[:1, :1], [1, 12, 3])
+  assert len(np.unique(control(same_atoms, BINARY))) == 12
 
 
 def test_weights_of_another_estimator_are_refused(tmp_path):

@@ -1,5 +1,7 @@
 """RELAX."""
 
+import copy
+
 from tfp_rb.estimators._control_variate import RelaxedControlVariate
 from tfp_rb.estimators._relaxed import value_and_slope
 
@@ -20,6 +22,9 @@ class RELAX(RelaxedControlVariate):
   evaluations; `c` at one relaxed atom for each draw (`M`, or `k + M` where the
   relaxation is not restricted, see `REBAR`) and, where it is restricted, at 8
   more that estimate its mean.
+
+  A control variate that sees more than the atom, the image of each batch member
+  for example, is given it by `with_inputs`.
 
   The variance objective of `REBAR` trains the variables of `c`, too. (A Keras
   network has variables once it is built: build it, for atoms of shape
@@ -73,7 +78,8 @@ class RELAX(RelaxedControlVariate):
       control_variate: Callable, relaxed atoms of shape
         `[n] + batch_shape + event_shape` to a `Tensor` of shape
         `[n] + batch_shape`; a Keras network for example (an output of
-        `[n] + batch_shape + [1]` is taken as well).
+        `[n] + batch_shape + [1]` is taken as well). After the atoms it is
+        given what `with_inputs` is.
       temperature: A positive number, a scalar `Tensor` or variable, or a
         callable without arguments that returns one.
       scale: A number, scalar `Tensor` or variable, of the control variate.
@@ -93,9 +99,29 @@ class RELAX(RelaxedControlVariate):
         f'is {control_variate!r}. Pass a Keras network, for example.'
       )
     self.control_variate = control_variate
+    self._inputs = ()
+
+  def with_inputs(self, *inputs):
+    """Returns this estimator with `control_variate(atoms, *inputs)`.
+
+    Args:
+      *inputs: What the control variate is called with after the relaxed atoms:
+        this step's images.
+
+    Returns:
+      estimator: A `RELAX` that shares all variables with this one.
+    """
+    # Not a function around the network, which would hide its variables.
+    bound = copy.copy(self)
+    bound._inputs = inputs
+    return bound
 
   def control_variate_at(self, f, relaxed, distribution):
     del f
     return value_and_slope(
-      self.control_variate, relaxed, distribution, self, 'control_variate'
+      lambda x: self.control_variate(x, *self._inputs),
+      relaxed,
+      distribution,
+      self,
+      'control_variate',
     )

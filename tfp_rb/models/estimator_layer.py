@@ -1,13 +1,14 @@
 """A Keras layer that holds an estimator, and with it its variables."""
 
 import copy
+import inspect
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from tfp_rb._config import deserialize, serialize
-from tfp_rb.estimators import NVIL, AnnealedTemperature
+from tfp_rb.estimators import NVIL, RELAX, AnnealedTemperature
 
 __all__ = ['EstimatorLayer']
 
@@ -54,7 +55,8 @@ class EstimatorLayer(keras.layers.Layer):
 
     Args:
       step: `Tensor`, the number of steps before; temperatures follow it.
-      inputs: `Tensor`, what the network of `NVIL` is given.
+      inputs: `Tensor`, what the network of `NVIL` is given, and the control
+        variate of `RELAX` if it asks for more than the atoms.
 
     Returns:
       estimator: A `GradientEstimator` that shares all variables.
@@ -89,10 +91,24 @@ class EstimatorLayer(keras.layers.Layer):
 
 
 def _with_inputs(estimator, inputs):
-  if isinstance(estimator, NVIL):
+  if isinstance(estimator, NVIL) or (
+    isinstance(estimator, RELAX) and _asks_for_two(estimator.control_variate)
+  ):
     return estimator.with_inputs(inputs)
   if hasattr(estimator, 'estimator'):
     bound = copy.copy(estimator)
     bound.estimator = _with_inputs(estimator.estimator, inputs)
     return bound
   return estimator
+
+
+def _asks_for_two(function):
+  """Whether `function` has a second argument without a default."""
+  call = function.call if isinstance(function, keras.Layer) else function
+  needed = [
+    p
+    for p in inspect.signature(call).parameters.values()
+    if p.default is p.empty
+    and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+  ]
+  return len(needed) > 1

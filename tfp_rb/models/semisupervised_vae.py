@@ -328,11 +328,22 @@ class SemiSupervisedVAE(keras.Model):
     metrics = (self._nelbo_metric, self._accuracy_metric)
     return {m.name: m.result() for m in metrics}
 
-  def generate(self, labels, seed=None):
-    """Draws `z`, and returns the decoder's means: `[n, pixels]`, 0 to 1."""
+  def generate(self, labels, z=None, seed=None):
+    """The means of the pixels, given labels.
+
+    Args:
+      labels: Integers of shape `[n]`.
+      z: Floating-point `Tensor` of shape `[n, latent_dim]`. Default: drawn.
+      seed: Stateless seed, `int32[2]`, of that draw.
+
+    Returns:
+      images: `Tensor` of shape `[n, pixels]`, values 0 to 1.
+    """
     labels = tf.one_hot(labels, self.num_classes)
-    (seed,) = _random.split_seed(seed, n=1)
-    z = tf.random.stateless_normal([labels.shape[0], self.latent_dim], seed)
+    if z is None:
+      (seed,) = _random.split_seed(seed, n=1)
+      z = tf.random.stateless_normal([labels.shape[0], self.latent_dim], seed)
+    z = tf.cast(z, tf.float32)
     hidden = tf.nn.relu(
       self.decoder_input.of_first(z) + self.decoder_input.of_second(labels)
     )

@@ -1,0 +1,56 @@
+"""A network for RELAX."""
+
+import keras
+import tensorflow as tf
+
+from tfp_rb.models._layers import MLP, ConcatDense
+
+__all__ = ['ControlVariate']
+
+
+@keras.saving.register_keras_serializable('tfp_rb')
+class ControlVariate(keras.layers.Layer):
+  """A control variate for `RELAX` that sees the image, not the atom alone.
+
+  Two hidden layers with ReLU, of which the image's share is computed once for
+  all atoms. `EstimatorLayer` gives it the images of each step.
+
+  #### Examples
+
+  ```python
+  network = tfp_rb.models.ControlVariate(input_size=784, atom_size=10)
+  relax = tfp_rb.RELAX(network, temperature=0.5)
+  images, atoms = tf.zeros([64, 784]), tf.zeros([3, 64, 10])
+  network(atoms, images).shape  # ==> (3, 64)
+  relax.with_inputs(images)  # for `tfp_rb.expectation`, in each step
+  ```
+  """
+
+  def __init__(self, input_size, atom_size, units=128, **kwargs):
+    """Makes the network, and its variables.
+
+    Args:
+      input_size: Python `int`, the size of the images.
+      atom_size: Python `int`, the size of the one-hot vectors.
+      units: Python `int`, the size of each of the two hidden layers.
+      **kwargs: As of every layer.
+    """
+    super().__init__(**kwargs)
+    self.sizes = (input_size, atom_size, units)
+    self.first_layer = ConcatDense(units, input_size, atom_size)
+    self.others = MLP(units, [units], 1)
+    self.built = True
+
+  def call(self, atoms, images):
+    hidden = self.first_layer.of_first(images)
+    hidden = tf.nn.relu(hidden + self.first_layer.of_second(atoms))
+    return tf.squeeze(self.others(hidden), axis=-1)
+
+  def get_config(self):
+    input_size, atom_size, units = self.sizes
+    return {
+      **super().get_config(),
+      'input_size': input_size,
+      'atom_size': atom_size,
+      'units': units,
+    }
