@@ -19,6 +19,7 @@ EXAMPLES = [
   # TFDS 4.9.10 imports `importlib_resources` without requiring it.
   'importlib_resources',
   'matplotlib',
+  'tensorboard',  # TensorFlow 2.21 no longer requires it
   'tensorflow-datasets',
   'tqdm',
 ]

@@ -11,35 +11,37 @@ code), and the accuracy.
 
   python examples/semisupervised_mnist.py --methods=RB-REINFORCE,Exact
 
-A run that is stopped goes on where it was, when started again with the same
-flags, and ends with the same numbers. `--plot_only` draws figure and tables of
-the CSV files that are there.
+runs both for 100 epochs with two seeds. Besides the methods of the table below
+there are `k=3` (or `--k=3`), with three labels summed, and `budget=4` (or
+`--budget=4`). A run that is stopped goes on where it was, when started again
+with the same flags, and ends with the same numbers. `--plot_only` draws figures
+and table from the CSV files that are there; `--tune` compares the paper's step
+sizes on the validation images.
 
 Reference: Runjing Liu et al. Rao-Blackwellized stochastic gradients for
 discrete distributions. ICML 2019. https://arxiv.org/abs/1810.04777
 """
 
 import csv
+import functools
 import json
 import pathlib
-import time
 
 from absl import app, flags
 import keras
-import matplotlib
 import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+import semisupervised_report
 import tfp_rb
 from tfp_rb import baselines, datasets, models
-
-matplotlib.use('Agg')
-import matplotlib.pyplot as plt
+import training_runs
 
 FLAGS = flags.FLAGS
 BATCH_SIZE = 64
 NUM_CLASSES = 10
+NUM_PIXELS = 784
 
 
 def _network(input_shape, units):
@@ -53,58 +55,53 @@ def _network(input_shape, units):
 
 def _relax():
   return tfp_rb.RELAX(
-    _network([None, None, NUM_CLASSES], [64]),
+    models.ControlVariate(NUM_PIXELS, NUM_CLASSES),
     tfp.util.TransformedVariable(0.5, tfp.bijectors.Exp()),
     scale=tf.Variable(1.0),
   )
 
 
+def _gumbel(rate=5e-4):
+  # The authors anneal by the batches of the labeled images, a ninth of a step.
+  return tfp_rb.GumbelSoftmax(
+    tfp_rb.AnnealedTemperature(rate=rate / 9.0), straight_through=False
+  )
+
+
+def _leave_one_out(**split):
+  return tfp_rb.rao_blackwellize(
+    tfp_rb.REINFORCE(baselines.LeaveOneOut()), **split
+  )
+
+
+def _summed(k):
+  return tfp_rb.rao_blackwellize(tfp_rb.REINFORCE(), num_summed=k)
+
+
 # Estimator, step size, step size of the estimator's own variables.
 METHODS = {
-  'RB-REINFORCE': (
-    lambda: tfp_rb.rao_blackwellize(tfp_rb.REINFORCE(), num_summed=1),
-    1e-3, None,
-  ),
+  'RB-REINFORCE': (functools.partial(_summed, 1), 1e-3, None),
   'Exact': (tfp_rb.Exact, 1e-3, None),
   'REINFORCE': (tfp_rb.REINFORCE, 1e-4, None),
   'REINFORCE+': (
     lambda: tfp_rb.REINFORCE(baselines.IndependentSample()), 1e-3, None
   ),
   'RELAX': (_relax, 5e-4, 1e-2),
-  'NVIL': (lambda: tfp_rb.NVIL(_network([None, 784], [128])), 1e-3, 1e-3),
-  'Gumbel': (
-    lambda: tfp_rb.GumbelSoftmax(
-      tfp_rb.AnnealedTemperature(rate=5e-4), straight_through=False
-    ), 1e-3, None,
+  'NVIL': (
+    lambda: tfp_rb.NVIL(_network([None, NUM_PIXELS], [512, 512, 512])),
+    1e-3, None,
   ),
+  'Gumbel': (_gumbel, 1e-3, None),
   'RB-leave-one-out': (
-    lambda: tfp_rb.rao_blackwellize(
-      tfp_rb.REINFORCE(baselines.LeaveOneOut()), num_summed=1
-    ), 1e-3, None,
+    functools.partial(_leave_one_out, num_summed=1), 1e-3, None
   ),
-  'budget=2': (
-    lambda: tfp_rb.rao_blackwellize(
-      tfp_rb.REINFORCE(baselines.LeaveOneOut()), budget=2
-    ), 1e-3, None,
-  ),
-  'budget=3': (
-    lambda: tfp_rb.rao_blackwellize(
-      tfp_rb.REINFORCE(baselines.LeaveOneOut()), budget=3
-    ), 1e-3, None,
-  ),
+  'budget=2': (functools.partial(_leave_one_out, budget=2), 1e-3, None),
+  'budget=3': (functools.partial(_leave_one_out, budget=3), 1e-3, None),
 }  # fmt: skip
 
-
-# Negative ELBO (read off Figure 4) and accuracy (Table 1) after 100 epochs.
-PAPER = {
-  'RB-REINFORCE': ('98.75', '.9650'),
-  'Exact': ('98.6', '.9663'),
-  'REINFORCE': ('101.7', '.9399'),
-  'REINFORCE+': ('99.1', '.9535'),
-  'RELAX': ('99.5', '.9664'),
-  'NVIL': ('99.05', '.9562'),
-  'Gumbel': ('99.1', '.9545'),
-}
+# What the paper compared on the validation images, 10 epochs each.
+STEP_SIZES = (5e-3, 1e-3, 5e-4, 1e-4, 5e-5)
+ANNEALING_RATES = (1e-5, 5e-5, 1e-4, 5e-4)
 
 
 def flat(images):
@@ -159,47 +156,75 @@ def training_data(split, first_epoch, seed):
   ).prefetch(2)
 
 
-class Clock(keras.callbacks.Callback):
-  """Adds the seconds of an epoch, evaluation not included, to its logs."""
+def method_of(name):
+  """A row of the table of methods, also of `k=...` and `budget=...`."""
+  kind, _, number = name.partition('=')
+  if name not in METHODS and number.isdigit():
+    if kind == 'k':
+      return functools.partial(_summed, int(number)), 1e-3, None
+    if kind == 'budget':
+      return functools.partial(_leave_one_out, budget=int(number)), 1e-3, None
+  if name not in METHODS:
+    raise app.UsageError(
+      f'`--methods` must be of {list(METHODS)}, `k=...` or `budget=...`, but '
+      f'has {name!r}.'
+    )
+  return METHODS[name]
 
-  def on_epoch_begin(self, epoch, logs=None):
-    self.start = time.perf_counter()
-    self.seconds = None
 
-  def on_test_begin(self, logs=None):
-    self.seconds = time.perf_counter() - self.start
+def make_model(method, seed, learning_rate=None, rate=None, **settings):
+  """A compiled model for a method of the table.
 
-  def on_epoch_end(self, epoch, logs=None):
-    logs['seconds'] = self.seconds or time.perf_counter() - self.start
+  Args:
+    method: Name of the method.
+    seed: Python `int`.
+    learning_rate: Python `float`. Default: that of the table.
+    rate: Python `float`, of the annealing of Gumbel. Default: the paper's.
+    **settings: Of `SemiSupervisedVAE`, or `jit_compile`.
 
-
-def make_model(method, seed, learning_rate=None, **settings):
-  """A compiled model for a method of the table."""
-  make_estimator, rate, estimator_rate = METHODS[method]
+  Returns:
+    model: A `SemiSupervisedVAE`.
+  """
+  make_estimator, default, estimator_rate = method_of(method)
   keras.utils.set_random_seed(seed)
-  model = models.SemiSupervisedVAE(make_estimator(), seed=seed, **settings)
+  estimator = make_estimator() if rate is None else make_estimator(rate)
+  jit_compile = settings.pop('jit_compile', True)
+  model = models.SemiSupervisedVAE(estimator, seed=seed, **settings)
   adam = keras.optimizers.Adam
   model.compile(
-    adam(learning_rate or rate),
+    adam(learning_rate or default),
     estimator_optimizer=estimator_rate and adam(estimator_rate),
-    jit_compile=True,
+    jit_compile=jit_compile,
   )
   return model
 
 
-def warm_start(split, test_data, epochs, seed, path):
-  """Trains on the labeled images alone, once: the weights are kept."""
-  model = make_model('REINFORCE', seed, learning_rate=1e-3)
+def warm_start(split, test_data, epochs, seed, path, **settings):
+  """Trains on the labeled images alone, once: the weights are kept.
+
+  Args:
+    split: `datasets.SemiSupervised`.
+    test_data: `tf.data.Dataset`.
+    epochs: Python `int`.
+    seed: Python `int`.
+    path: `pathlib.Path` of the weights.
+    **settings: As of `make_model`.
+
+  Returns:
+    metrics: Dictionary, of the test images.
+  """
+  model = make_model('REINFORCE', seed, learning_rate=1e-3, **settings)
   if not path.exists():
     # The labeled images stand in for the unlabeled, whose weight is 0.
     alone = split._replace(unlabeled=split.labeled)
     model.unlabeled_weight = 0.0
     num_steps, per_call = steps_of(len(alone.labeled[1]))
+    print(f'Warm start: {epochs} epochs on {len(alone.labeled[1])} images.')
     model.fit(
       training_data(alone, 0, seed),
       epochs=epochs,
       steps_per_epoch=num_steps // per_call,
-      verbose=2,
+      verbose=0,
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     save_networks(model, path)
@@ -210,8 +235,10 @@ def warm_start(split, test_data, epochs, seed, path):
 def save_networks(model, path):
   """The weights of the model without those of its estimator."""
   weights = {str(i): np.asarray(v) for i, v in enumerate(model.weights)}
-  with open(path, 'wb') as file:
+  unfinished = path.with_suffix('.part')
+  with open(unfinished, 'wb') as file:
     np.savez(file, **weights)
+  unfinished.replace(path)
 
 
 def load_networks(model, path):
@@ -220,182 +247,134 @@ def load_networks(model, path):
       variable.assign(weights[str(i)])
 
 
-def run(method, seed, split, test_data, start, folder, epochs):
-  """Trains a method, or goes on with it; writes a row for each epoch.
+def run(model, seed, split, data, start, folder, epochs, source):
+  """Trains a model from the warm start, or goes on with it.
 
   Args:
-    method: Name of the method.
-    seed: Python `int`.
+    model: Of `make_model`.
+    seed: Python `int`, of the order of the images.
     split: `datasets.SemiSupervised`.
-    test_data: `tf.data.Dataset`.
+    data: `tf.data.Dataset` of images and labels to evaluate it by.
     start: Path of the weights to start from.
-    folder: Where everything goes.
+    folder: `pathlib.Path` of the run.
     epochs: Python `int`, in all.
+    source: Python `str`, what the data are.
+
+  Returns:
+    log: The columns of the log by epoch.
   """
-  folder.mkdir(parents=True, exist_ok=True)
-  model = make_model(method, seed)
   load_networks(model, start)
-  backup = folder / 'backup'
-  metadata = backup / 'training_metadata.json'
-  done = 0
-  if metadata.exists():
-    done = json.loads(metadata.read_text())['epoch'] + 1
-  log = folder / 'log.csv'
-  if finished_epochs(log) >= epochs:
-    return
-  if not log.exists():
-    first = model.evaluate(test_data, return_dict=True, verbose=0)
-    print(f'{method}, seed {seed}, at the start: {first}')
-  num_steps, per_call = steps_of(len(split.unlabeled[1]))
-  model.fit(
-    training_data(split, done, seed),
-    epochs=epochs,
-    steps_per_epoch=num_steps // per_call,
-    validation_data=test_data,
-    verbose=FLAGS.verbose,
-    callbacks=[
-      Clock(),
-      keras.callbacks.CSVLogger(str(log), append=True),
-      keras.callbacks.BackupAndRestore(str(backup), delete_checkpoint=False),
-    ],
+  return training_runs.train(
+    model,
+    lambda first_epoch: training_data(split, first_epoch, seed),
+    steps_of(len(split.unlabeled[1])),
+    data,
+    folder,
+    epochs,
+    'val_negative_elbo',
+    source,
   )
-  model.save(folder / 'last.keras')
 
 
-def read_log(path):
-  """`{column: array by epoch}`; of an epoch that was repeated the last row."""
-  rows = {}
-  with path.open(newline='') as file:
-    for row in csv.DictReader(file):
-      if row['epoch'] != 'epoch':
-        rows[int(row['epoch'])] = row
-  columns = rows[min(rows)].keys()
-  return {
-    c: np.array([float(rows[e][c]) for e in sorted(rows)]) for c in columns
-  }
-
-
-def finished_epochs(path):
-  if not path.exists() or len(path.read_text().splitlines()) < 2:
-    return 0
-  return int(read_log(path)['epoch'][-1]) + 1
-
-
-def collect(output):
-  """All runs that are there: `{method: {seed: columns by epoch}}`."""
-  runs = {}
-  for path in sorted(output.glob('*/*/log.csv')):
-    if finished_epochs(path):
-      method, seed = path.parent.parent.name, int(path.parent.name)
-      runs.setdefault(method, {})[seed] = read_log(path)
-  return {m: runs[m] for m in METHODS if m in runs}
-
-
-def write_paths(path, runs, first):
-  """One row for a method, a seed and an epoch; epoch 0 is the warm start."""
-  with path.open('w', newline='') as file:
+def tune(methods, split, start, output, epochs, source, **settings):
+  """The paper's grid of step sizes, by the validation images."""
+  data = evaluation_data(*split.validation)
+  rows = []
+  for method in methods:
+    for rate in ANNEALING_RATES if method == 'Gumbel' else (None,):
+      for step_size in STEP_SIZES:
+        name = f'{step_size:g}' if rate is None else f'{step_size:g},{rate:g}'
+        print(f'{method}, step size (and annealing rate) {name}')
+        model = make_model(method, 0, step_size, rate, **settings)
+        folder = output / 'tuning' / method / name
+        log = run(model, 0, split, data, start, folder, epochs, source)
+        last = (log['val_negative_elbo'][-1], log['val_accuracy'][-1])
+        rows.append([method, step_size, rate or '', *last, epochs, source])
+  with open(output / 'tuning.csv', 'w', newline='') as file:
     writer = csv.writer(file)
-    columns = ('val_negative_elbo', 'val_accuracy', 'loss', 'rest', 'seconds')
-    writer.writerow(['method', 'seed', 'epoch', *columns, 'data'])
-    for method, by_seed in runs.items():
-      for seed, log in by_seed.items():
-        start = [first['negative_elbo'], first['accuracy'], '', '', '']
-        writer.writerow([method, seed, 0, *start, first['source']])
-        for i, epoch in enumerate(log['epoch']):
-          row = [f'{log[c][i]:.6g}' for c in columns]
-          writer.writerow([method, seed, int(epoch) + 1, *row, first['source']])
-
-
-def mean_and_error(values):
-  """Mean over runs, and its standard error (NaN for a single run)."""
-  values = np.asarray(values)
-  spread = values.std(axis=0, ddof=1) if len(values) > 1 else np.nan
-  return values.mean(axis=0), spread / np.sqrt(len(values))
-
-
-def plot(path, runs, first):
-  figure, axes = plt.subplots(1, 2, figsize=(12, 4.8), layout='constrained')
-  for i, (method, by_seed) in enumerate(runs.items()):
-    length = min(len(log['epoch']) for log in by_seed.values())
-    for axis, column, at_start in (
-      (axes[0], 'val_negative_elbo', first['negative_elbo']),
-      (axes[1], 'val_accuracy', first['accuracy']),
-    ):
-      paths = [[at_start, *log[column][:length]] for log in by_seed.values()]
-      mean, error = mean_and_error(paths)
-      style = ('-', '--', '-.', ':')[i % 4]
-      epochs = np.arange(length + 1)
-      axis.plot(epochs, mean, style, color=f'C{i}', label=method, linewidth=1.8)
-      if len(paths) > 1:
-        axis.fill_between(
-          epochs, mean - error, mean + error, color=f'C{i}', alpha=0.2
-        )
-  axes[0].set(
-    xlabel='epoch', ylabel='negative ELBO at the best label [nats]',
-    ylim=(97.5, 111.5),
-  )  # fmt: skip
-  axes[1].set(xlabel='epoch', ylabel='accuracy', ylim=(0.9, 0.98))
-  axes[0].legend(fontsize=8)
-  figure.suptitle(f'Test images of {first["source"]}')
-  figure.savefig(path, dpi=130)
-  plt.close(figure)
-
-
-def print_table(runs):
-  print(
-    f'{"":18s}{"runs":>5s}{"epochs":>8s}{"-ELBO":>9s}{"paper":>8s}'
-    f'{"accuracy":>10s}{"paper":>8s}{"s/epoch":>9s}'
-  )
-  for method, by_seed in runs.items():
-    logs = list(by_seed.values())
-    loss = np.mean([log['val_negative_elbo'][-1] for log in logs])
-    accuracy = np.mean([log['val_accuracy'][-1] for log in logs])
-    seconds = np.median([np.median(log['seconds'][1:]) for log in logs])
-    paper = PAPER.get(method, ('', ''))
-    print(
-      f'{method:18s}{len(logs):5d}{len(logs[0]["epoch"]):8d}{loss:9.2f}'
-      f'{paper[0]:>8}{accuracy:10.4f}{paper[1]:>8}{seconds:9.1f}'
+    columns = (
+      'method',
+      'step_size',
+      'annealing_rate',
+      'negative_elbo',
+      'accuracy',
     )
+    writer.writerow([*columns, 'epochs', 'data'])
+    writer.writerows(rows)
+  print(
+    f'\n{"":18s}{"step size":>10s}{"rate":>8s}{"-ELBO":>9s}{"accuracy":>10s}'
+  )
+  for method in methods:
+    of_method = [row for row in rows if row[0] == method]
+    best = min(of_method, key=lambda row: np.nan_to_num(row[3], nan=np.inf))
+    for row in of_method:
+      mark = '  best' if row is best else ''
+      print(
+        f'{method:18s}{row[1]:10g}{row[2]!s:>8s}{row[3]:9.2f}{row[4]:10.4f}{mark}'
+      )
 
 
-def report(output):
-  """Tables and figure of what has been run."""
-  runs = collect(output)
-  first = json.loads((output / 'warm_start.json').read_text())
-  write_paths(output / 'paths.csv', runs, first)
-  plot(output / 'figure_4.png', runs, first)
-  print_table(runs)
+def evaluation_data(images, labels):
+  data = tf.data.Dataset.from_tensor_slices((flat(images), labels))
+  return data.batch(1000)
 
 
 def main(argv):
   del argv
   output = pathlib.Path(FLAGS.output_dir)
   if FLAGS.plot_only:
-    report(output)
+    semisupervised_report.report(output, METHODS)
     return
+  methods = [
+    *FLAGS.methods,
+    *(f'k={k}' for k in FLAGS.k),
+    *(f'budget={n}' for n in FLAGS.budget),
+  ]
+  for method in methods:
+    method_of(method)  # before anything takes time
   mnist = datasets.load_mnist(FLAGS.source, FLAGS.data_dir)
   print(f'Data: {mnist.source}')
   split = datasets.split_mnist(mnist)
-  test_data = tf.data.Dataset.from_tensor_slices(
-    (flat(mnist.test_images), mnist.test_labels)
-  ).batch(1000)
-  start = output / 'warm_start.npz'
+  epochs, settings = FLAGS.epochs, {}
+  if FLAGS.smoke:
+    split = split._replace(unlabeled=tuple(x[:256] for x in split.unlabeled))
+    settings = {
+      'classifier_units': (16,), 'hidden_units': (16,), 'jit_compile': False,
+    }  # fmt: skip
+  if FLAGS.demo:  # as many steps, whatever is at hand
+    epochs = 5 * max(1, round(45_000 / len(split.unlabeled[1])))
+  test_data = evaluation_data(mnist.test_images, mnist.test_labels)
+  start, about = output / 'warm_start.npz', output / 'warm_start.json'
+  if about.exists():
+    before = json.loads(about.read_text())['source']
+    if before != mnist.source:
+      raise app.UsageError(
+        f'`--output_dir` must be of one source of data, but {output} has runs '
+        f'with {before}, and now there is {mnist.source}. Pass another one.'
+      )
   first = warm_start(
-    split, test_data, FLAGS.warm_start_epochs, seed=901, path=start
+    split, test_data, FLAGS.warm_start_epochs, 901, start, **settings
   )
   print(f'Warm start: {first}')
-  (output / 'warm_start.json').write_text(
-    json.dumps({**first, 'source': mnist.source}) + '\n'
-  )
+  about.write_text(json.dumps({**first, 'source': mnist.source}) + '\n')
+  if FLAGS.tune:
+    tune(methods, split, start, output, epochs, mnist.source, **settings)
+    return
   for seed in range(FLAGS.num_seeds):
-    for method in FLAGS.methods:
-      folder = output / method / str(seed)
-      run(method, seed, split, test_data, start, folder, FLAGS.epochs)
-      report(output)
+    for method in methods:
+      print(f'{method}, seed {seed}, {epochs} epochs')
+      run(
+        make_model(method, seed, **settings), seed, split, test_data, start,
+        output / method / str(seed), epochs, mnist.source,
+      )  # fmt: skip
+      semisupervised_report.report(output, METHODS)
+  print(f'Figures and CSV files are in {output}.')
 
 
 def define_flags():
   flags.DEFINE_list('methods', list(METHODS), f'Of {list(METHODS)}.')
+  flags.DEFINE_list('k', [], 'RB-REINFORCE with so many labels summed, too.')
+  flags.DEFINE_list('budget', [], 'Leave-one-out with such a budget, too.')
   flags.DEFINE_integer('epochs', 100, 'Passes over the unlabeled images.')
   flags.DEFINE_integer('num_seeds', 2, 'Runs of each method.')
   flags.DEFINE_integer('warm_start_epochs', 100, 'On labeled images alone.')
@@ -404,8 +383,12 @@ def define_flags():
   flags.DEFINE_string(
     'output_dir', 'outputs/semisupervised_mnist', 'Where everything goes.'
   )
-  flags.DEFINE_bool('plot_only', False, 'Only tables and figure, of CSV files.')
-  flags.DEFINE_integer('verbose', 2, 'As of `fit`.')
+  flags.DEFINE_bool(
+    'plot_only', False, 'Only tables and figures, of CSV files.'
+  )
+  flags.DEFINE_bool('tune', False, 'Compare step sizes (the paper: 10 epochs).')
+  flags.DEFINE_bool('demo', False, 'As many epochs as a few minutes allow.')
+  flags.DEFINE_bool('smoke', False, 'A small model and few images.')
 
 
 if __name__ == '__main__':

@@ -1,8 +1,11 @@
-"""The script of the semi-supervised experiment, without training."""
+"""The script of the semi-supervised experiment: data, runs that resume."""
 
+import csv
 import pathlib
 import sys
 
+from absl.testing import flagsaver
+import keras
 import numpy as np
 import pytest
 
@@ -76,14 +79,6 @@ def test_steps_divide_into_calls(script, num_images):
   assert num_steps * 64 > 0.8 * num_images - 64
 
 
-def test_of_an_epoch_that_was_repeated_the_last_row_counts(script, tmp_path):
-  path = tmp_path / 'log.csv'
-  assert script.finished_epochs(path) == 0
-  path.write_text('epoch,loss\n0,5.0\n1,4.0\nepoch,loss\n1,3.0\n2,2.0\n')
-  assert script.finished_epochs(path) == 3
-  np.testing.assert_array_equal(script.read_log(path)['loss'], [5.0, 3.0, 2.0])
-
-
 def test_networks_start_alike_whatever_the_estimator(script, tmp_path):
   first, second = (
     script.make_model(name, seed) for name, seed in (('NVIL', 1), ('RELAX', 2))
@@ -92,3 +87,172 @@ def test_networks_start_alike_whatever_the_estimator(script, tmp_path):
   script.load_networks(second, tmp_path / 'x.npz')
   for a, b in zip(first.weights, second.weights, strict=True):
     np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+
+
+# A run that is stopped at any moment.
+
+SMALL = {'classifier_units': (8,), 'hidden_units': (8,), 'jit_compile': False}
+EPOCHS = 3
+
+
+@pytest.fixture(scope='module')
+def start(script, tmp_path_factory):
+  path = tmp_path_factory.mktemp('start') / 'start.npz'
+  script.save_networks(script.make_model('REINFORCE', 5, **SMALL), path)
+  return path
+
+
+def train(script, split, start, folder):
+  split = split._replace(unlabeled=tuple(x[:256] for x in split.unlabeled))
+  model = script.make_model('RB-REINFORCE', 0, **SMALL)
+  data = script.evaluation_data(*split.validation)
+  log = script.run(
+    model, 0, split, data, start, folder, EPOCHS, 'numbered images'
+  )
+  assert list(log['epoch']) == list(range(EPOCHS))
+  assert model.optimizer.iterations == 4 * EPOCHS
+  return log
+
+
+@pytest.fixture(scope='module')
+def uninterrupted(script, split, start, tmp_path_factory):
+  return train(script, split, start, tmp_path_factory.mktemp('whole'))
+
+
+class Killed(BaseException):
+  """In place of a signal, at a chosen moment."""
+
+
+def before_the_backup(callback):
+  raise Killed
+
+
+def between_weights_and_count(callback):
+  pathlib.Path(callback.backup_dir).mkdir()
+  callback.model.save_weights(callback._weights_path, overwrite=True)
+  raise Killed
+
+
+def amid_the_weights(callback):
+  weights = pathlib.Path(callback._weights_path)
+  weights.with_name(weights.name + '.bkp').write_bytes(weights.read_bytes())
+  callback.model.save_weights(weights, overwrite=True)
+  weights.write_bytes(weights.read_bytes()[:-5000])
+  raise Killed
+
+
+def amid_a_row_of_the_log(callback):
+  log = pathlib.Path(callback.backup_dir).parent / 'log.csv'
+  log.write_text(log.read_text()[:-30])
+  raise Killed
+
+
+@pytest.mark.parametrize(
+  ('epoch', 'kill'),
+  [
+    (0, before_the_backup),
+    (0, between_weights_and_count),
+    (1, amid_the_weights),
+    (1, amid_a_row_of_the_log),
+  ],
+)
+def test_a_run_that_was_killed_ends_with_the_same_numbers(
+  script, split, start, uninterrupted, epoch, kill, tmp_path
+):
+  backup = keras.callbacks.BackupAndRestore
+  save = backup._save_model
+
+  def save_or_die(self):
+    if self._current_epoch == epoch + 1:
+      kill(self)
+    save(self)
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(backup, '_save_model', save_or_die)
+    with pytest.raises(Killed):
+      train(script, split, start, tmp_path)
+  resumed = train(script, split, start, tmp_path)
+  for column in ('loss', 'val_negative_elbo', 'val_accuracy'):
+    np.testing.assert_allclose(
+      resumed[column], uninterrupted[column], rtol=1e-5, err_msg=column
+    )
+  assert len(np.unique(resumed['loss'])) == EPOCHS
+  assert (tmp_path / 'best.keras').exists()
+
+
+def test_a_finished_run_is_not_repeated(script, split, start, tmp_path):
+  train(script, split, start, tmp_path)
+  before = (tmp_path / 'log.csv').stat().st_mtime_ns
+  model = script.make_model('RB-REINFORCE', 0, **SMALL)
+  script.run(model, 0, split, None, start, tmp_path, EPOCHS, 'x')
+  assert model.optimizer.iterations == 0
+  assert (tmp_path / 'log.csv').stat().st_mtime_ns == before
+
+
+# The whole script, as `--smoke` runs it.
+
+
+@pytest.fixture(scope='module')
+def smoke(script, tmp_path_factory):
+  output = tmp_path_factory.mktemp('smoke')
+  if 'smoke' not in script.FLAGS:
+    script.define_flags()
+  script.FLAGS(['script'])
+
+  def run_script(**flags):
+    with flagsaver.flagsaver(output_dir=str(output), **flags):
+      script.main([])
+
+  run_script(
+    methods=['RB-REINFORCE'], budget=['2'], smoke=True, source='embedded',
+    epochs=2, warm_start_epochs=1, num_seeds=1,
+  )  # fmt: skip
+  return output, run_script
+
+
+def test_the_script_writes_rows_and_figures(smoke, capsys):
+  output, run_script = smoke
+  with (output / 'paths.csv').open() as file:
+    rows = list(csv.DictReader(file))
+  assert len(rows) == 2 * 3
+  assert all('subset' in row['data'] for row in rows)
+  assert {row['method'] for row in rows} == {'RB-REINFORCE', 'budget=2'}
+  for name in ('figure_4.png', 'generated.png'):
+    assert (output / name).stat().st_size > 10_000
+    (output / name).unlink()
+  # Of the CSV files alone: no logs, no models.
+  for folder in output.iterdir():
+    if folder.is_dir():
+      folder.rename(folder.with_suffix('.hidden'))
+  for path in output.glob('*.hidden/*/log.csv'):
+    path.rename(path.with_suffix('.hidden'))
+  before = (output / 'paths.csv').read_text()
+  run_script(plot_only=True)
+  assert (output / 'paths.csv').read_text() == before
+  for name in ('figure_4.png', 'generated.png'):
+    assert (output / name).stat().st_size > 10_000
+  assert 'RB-REINFORCE' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize('method', ['RELAXED', 'k=', 'budget=two'])
+def test_unknown_methods_are_named(script, method):
+  with pytest.raises(script.app.UsageError, match='must be of'):
+    script.method_of(method)
+
+
+def test_step_sizes_are_compared_on_the_validation_images(
+  script, split, start, tmp_path, monkeypatch, capsys
+):
+  monkeypatch.setattr(script, 'STEP_SIZES', (1e-2, 1e-7))
+  monkeypatch.setattr(script, 'ANNEALING_RATES', (1e-4,))
+  split = split._replace(unlabeled=tuple(x[:256] for x in split.unlabeled))
+  script.tune(['Gumbel'], split, start, tmp_path, 2, 'numbered', **SMALL)
+  with (tmp_path / 'tuning.csv').open() as file:
+    rows = list(csv.DictReader(file))
+  assert [float(row['step_size']) for row in rows] == [1e-2, 1e-7]
+  losses = [float(row['negative_elbo']) for row in rows]
+  assert losses[0] < losses[1]
+  out = capsys.readouterr().out
+  assert [line for line in out.splitlines() if 'best' in line][0].split()[
+    1
+  ] == '0.01'

@@ -1,0 +1,134 @@
+"""Table 1, Figure 4 and generated digits of the semi-supervised experiment."""
+
+import csv
+import json
+
+import keras
+import matplotlib
+import numpy as np
+
+import training_runs
+
+matplotlib.use('Agg')
+import matplotlib.pyplot as plt
+
+NUM_CLASSES = 10
+NUM_PIXELS = 784
+
+# Negative ELBO (read off Figure 4) and accuracy (Table 1) after 100 epochs.
+PAPER = {
+  'RB-REINFORCE': ('98.75', '.9650'),
+  'Exact': ('98.6', '.9663'),
+  'REINFORCE': ('101.7', '.9399'),
+  'REINFORCE+': ('99.1', '.9535'),
+  'RELAX': ('99.5', '.9664'),
+  'NVIL': ('99.05', '.9562'),
+  'Gumbel': ('99.1', '.9545'),
+}
+
+
+def plot(path, runs, source):
+  figure, axes = plt.subplots(1, 2, figsize=(12, 4.8), layout='constrained')
+  for axis, column, label in (
+    (axes[0], 'val_negative_elbo', 'negative ELBO at the best label [nats]'),
+    (axes[1], 'val_accuracy', 'accuracy'),
+  ):
+    training_runs.plot_paths(axis, runs, column)
+    values = np.concatenate([
+      log[column] for by_seed in runs.values() for log in by_seed.values()
+    ])  # fmt: skip
+    # A run that diverges must not hide the others.
+    low, high = np.nanquantile(values, [0.0, 1.0])
+    if column == 'val_accuracy':
+      low = np.nanquantile(values, 0.02)
+    else:
+      high = min(high, np.nanmax([log[column][0] for by_seed in runs.values()
+                                  for log in by_seed.values()]))  # fmt: skip
+    margin = 0.03 * (high - low)
+    axis.set(ylabel=label, ylim=(low - margin, high + margin))
+  axes[0].legend(fontsize=8)
+  figure.suptitle(f'Test images of {source}')
+  figure.savefig(path, dpi=130)
+  plt.close(figure)
+
+
+def print_table(runs):
+  print(
+    f'{"":18s}{"runs":>5s}{"epochs":>8s}{"-ELBO":>9s}{"(SE)":>7s}{"paper":>8s}'
+    f'{"accuracy":>10s}{"(SE)":>8s}{"paper":>8s}{"s/epoch":>9s}'
+  )
+  for method, by_seed in runs.items():
+    logs = list(by_seed.values())
+    loss, accuracy = (
+      training_runs.mean_and_error([log[column][-1] for log in logs])
+      for column in ('val_negative_elbo', 'val_accuracy')
+    )
+    seconds = np.median([np.nanmedian(log['seconds'][2:]) for log in logs])
+    paper = PAPER.get(method, ('', ''))
+    print(
+      f'{method:18s}{len(logs):5d}{len(logs[0]["loss"]) - 1:8d}'
+      f'{loss[0]:9.2f}{loss[1]:7.2f}{paper[0]:>8}'
+      f'{accuracy[0]:10.4f}{accuracy[1]:8.4f}{paper[1]:>8}{seconds:9.1f}'
+    )
+
+
+def generate(model, path, source, num_rows=6):
+  """Writes digits of each label, those of a row from the same `z`."""
+  z = np.repeat(
+    np.random.default_rng(0).standard_normal([num_rows, model.latent_dim]),
+    NUM_CLASSES,
+    axis=0,
+  )
+  labels = np.tile(np.arange(NUM_CLASSES), num_rows)
+  images = np.rint(255.0 * model.generate(labels, z=z))
+  with path.open('w', newline='') as file:
+    writer = csv.writer(file)
+    writer.writerow(['data', 'label', *range(NUM_PIXELS)])
+    for label, image in zip(labels, images.astype(int), strict=True):
+      writer.writerow([source, label, *image])
+
+
+def plot_generated(csv_path, path):
+  with csv_path.open(newline='') as file:
+    _, *rows = csv.reader(file)
+  images = np.array([row[2:] for row in rows], float)
+  images = images.reshape([-1, NUM_CLASSES, 28, 28])
+  grid = images.transpose([0, 2, 1, 3]).reshape([-1, NUM_CLASSES * 28])
+  figure, axis = plt.subplots(figsize=(7, 4.6), layout='constrained')
+  axis.imshow(255.0 - grid, cmap='gray')
+  axis.set(
+    xticks=np.arange(NUM_CLASSES) * 28 + 14, xticklabels=range(NUM_CLASSES),
+    yticks=[], xlabel='label', ylabel='one z for each row',
+    title=f'Generated, {rows[0][0]}',
+  )  # fmt: skip
+  figure.savefig(path, dpi=110)
+  plt.close(figure)
+
+
+def report(output, methods):
+  """Tables and figures of what has been run, `methods` in this order."""
+  first = json.loads((output / 'warm_start.json').read_text())
+  columns = ('val_negative_elbo', 'val_accuracy', 'loss', 'rest', 'seconds')
+  runs = training_runs.collect(
+    output,
+    columns,
+    {f'val_{name}': first[name] for name in ('negative_elbo', 'accuracy')},
+  )
+  order = [*methods, *sorted(runs.keys() - set(methods))]
+  runs = {method: runs[method] for method in order if method in runs}
+  if not runs:
+    print(f'No run has finished an epoch in {output} yet.')
+    return
+  training_runs.write_paths(output / 'paths.csv', runs, first['source'])
+  plot(output / 'figure_4.png', runs, first['source'])
+  saved = [output / m / '0' / 'last.keras' for m in runs]
+  saved = [path for path in saved if path.exists()]
+  if saved:
+    generate(
+      keras.models.load_model(saved[0]),
+      output / 'generated.csv',
+      f'{saved[0].parts[-3]}, {first["source"]}',
+    )
+  if (output / 'generated.csv').exists():
+    plot_generated(output / 'generated.csv', output / 'generated.png')
+  print_table(runs)

@@ -1,0 +1,227 @@
+"""What the experiments on MNIST share: runs that resume, and their reports.
+
+A run is a method and a seed, in the folder `<output_dir>/<method>/<seed>`:
+`log.csv` with a row for each epoch, `best.keras` and `last.keras`, `backup` to
+resume from, and `tensorboard`. `paths.csv` has the rows of all runs.
+"""
+
+import csv
+import json
+import sys
+import time
+
+import keras
+import numpy as np
+
+
+class Log(keras.callbacks.CSVLogger):
+  """A CSV file that names its data, with seconds of training by epoch."""
+
+  def __init__(self, path, source):
+    super().__init__(str(path), append=True)
+    self.source = source
+
+  def on_epoch_begin(self, epoch, logs=None):
+    self.start = time.perf_counter()
+    self.seconds = None
+
+  def on_test_begin(self, logs=None):  # evaluation does not count
+    self.seconds = time.perf_counter() - self.start
+
+  def on_epoch_end(self, epoch, logs=None):
+    own = {'seconds': f'{self.seconds:.3f}', 'data': self.source}
+    super().on_epoch_end(epoch, {**logs, **own})
+
+
+def train(
+  model, data_from, steps, validation_data, folder, epochs, monitor, source
+):
+  """Trains a model, or goes on where a run was stopped.
+
+  Args:
+    model: A compiled `keras.Model`, at its starting weights.
+    data_from: Callable, the number of an epoch to the data from there on.
+    steps: Steps of the optimizer in an epoch, and how many in one call.
+    validation_data: `tf.data.Dataset`.
+    folder: `pathlib.Path` of the run.
+    epochs: Python `int`, in all.
+    monitor: Name of the metric that `best.keras` minimises.
+    source: Python `str`, what the data are.
+
+  Returns:
+    log: The columns of the log by epoch.
+  """
+  log = folder / 'log.csv'
+  if finished_epochs(log) < epochs:
+    folder.mkdir(parents=True, exist_ok=True)
+    num_steps, per_call = steps
+    done = resume(model, folder / 'backup', num_steps)
+    before = keep_rows(log, done)
+    checkpoint = keras.callbacks.ModelCheckpoint
+    model.fit(
+      data_from(done),
+      epochs=epochs,
+      steps_per_epoch=num_steps // per_call,
+      validation_data=validation_data,
+      # A bar that moves for someone who looks on, else a line for each epoch.
+      verbose=1 if sys.stdout.isatty() else 2,
+      callbacks=[
+        Log(log, source),
+        keras.callbacks.TensorBoard(
+          str(folder / 'tensorboard'), write_graph=False
+        ),
+        checkpoint(
+          str(folder / 'best.keras'),
+          monitor=monitor,
+          mode='min',
+          save_best_only=True,
+          initial_value_threshold=min(
+            (float(row[monitor]) for row in before), default=None
+          ),
+        ),
+        checkpoint(str(folder / 'last.keras')),
+        # The last one: what it counts as done has been logged.
+        keras.callbacks.BackupAndRestore(
+          str(folder / 'backup'),
+          double_checkpoint=True,
+          delete_checkpoint=False,
+        ),
+      ],
+    )
+  return read_log(log)
+
+
+def resume(model, backup, steps_per_epoch):
+  """Makes a backup whole that was stopped while it was written.
+
+  `BackupAndRestore` writes the weights, then the number of epochs. The count
+  of steps, which is one of the weights, tells what the number has to be.
+
+  Args:
+    model: The compiled model; its weights become those of the backup.
+    backup: `pathlib.Path` of the folder.
+    steps_per_epoch: Python `int`.
+
+  Returns:
+    epochs: Python `int`, those that are done.
+  """
+  weights = backup / 'latest.weights.h5'
+  metadata = backup / 'training_metadata.json'
+  start = model.get_weights()
+  for path in (weights, weights.with_name(weights.name + '.bkp')):
+    if not path.exists():
+      continue
+    whole = path.with_name('whole.weights.h5')  # Keras goes by the ending
+    whole.write_bytes(path.read_bytes())
+    try:
+      model.load_weights(whole)
+    except (OSError, KeyError, ValueError):
+      continue  # half written
+    whole.replace(weights)
+    epochs = int(model.optimizer.iterations) // steps_per_epoch
+    metadata.write_text(json.dumps({'epoch': epochs, 'batch': 0}))
+    return epochs
+  for path in (weights, metadata):
+    path.unlink(missing_ok=True)
+  model.set_weights(start)
+  return 0
+
+
+def rows_of(path):
+  """The rows of a log, as dictionaries; without one cut off in the middle."""
+  if not path.exists():
+    return []
+  text = path.read_text()
+  whole = text[: text.rfind('\n') + 1].splitlines()
+  return [r for r in csv.DictReader(whole) if None not in r.values()]
+
+
+def keep_rows(path, epochs):
+  """Drops the rows of epochs that are going to be repeated."""
+  rows = [row for row in rows_of(path) if int(row['epoch']) < epochs]
+  if not rows:
+    path.unlink(missing_ok=True)
+    return []
+  with path.open('w', newline='') as file:
+    writer = csv.DictWriter(file, list(rows[0]))
+    writer.writeheader()
+    writer.writerows(rows)
+  return rows
+
+
+def finished_epochs(path):
+  rows = rows_of(path)
+  return int(rows[-1]['epoch']) + 1 if rows else 0
+
+
+def read_log(path):
+  """`{column: array by epoch}` of the columns of numbers."""
+  rows = rows_of(path)
+  columns = [name for name in rows[0] if name != 'data']
+  return {c: np.array([float(row[c]) for row in rows]) for c in columns}
+
+
+def collect(output, columns, first):
+  """All runs that are there: those of `paths.csv`, and those with a log.
+
+  Args:
+    output: `pathlib.Path` of the folder.
+    columns: Names of columns of the logs.
+    first: `{column: value}` before the first epoch, of those that have one.
+
+  Returns:
+    runs: `{method: {seed: {column: array}}}`; index 0 is before training.
+  """
+  runs = {}
+  path = output / 'paths.csv'
+  for row in rows_of(path):
+    of_seed = runs.setdefault(row['method'], {}).setdefault(
+      int(row['seed']), {c: [] for c in columns}
+    )
+    for c in columns:
+      of_seed[c].append(float(row[c] or 'nan'))
+  for path in sorted(output.glob('*/*/log.csv')):
+    if finished_epochs(path):
+      log = read_log(path)
+      runs.setdefault(path.parts[-3], {})[int(path.parts[-2])] = {
+        c: [first.get(c, np.nan), *log[c]] for c in columns
+      }
+  return {
+    method: {seed: by_seed[seed] for seed in sorted(by_seed)}
+    for method, by_seed in runs.items()
+  }
+
+
+def write_paths(path, runs, source):
+  """One row for a method, a seed and an epoch."""
+  with path.open('w', newline='') as file:
+    writer = csv.writer(file)
+    for method, by_seed in runs.items():
+      for seed, log in by_seed.items():
+        if file.tell() == 0:
+          writer.writerow(['method', 'seed', 'epoch', *log, 'data'])
+        for epoch, values in enumerate(zip(*log.values(), strict=True)):
+          values = ['' if np.isnan(v) else f'{v:.6g}' for v in values]
+          writer.writerow([method, seed, epoch, *values, source])
+
+
+def mean_and_error(values):
+  """Mean over runs, and its standard error (NaN for a single run)."""
+  values = np.asarray(values)
+  spread = values.std(axis=0, ddof=1) if len(values) > 1 else np.nan
+  return values.mean(axis=0), spread / np.sqrt(len(values))
+
+
+def plot_paths(axis, runs, column):
+  """Draws mean and standard error of each method, by epoch."""
+  for i, (method, by_seed) in enumerate(runs.items()):
+    length = min(len(log[column]) for log in by_seed.values())
+    paths = [log[column][:length] for log in by_seed.values()]
+    mean, error = mean_and_error(paths)
+    style = ('-', '--', '-.', ':')[i % 4]
+    axis.plot(mean, style, color=f'C{i}', label=method, linewidth=1.8)
+    if len(paths) > 1:
+      axis.fill_between(
+        range(length), mean - error, mean + error, color=f'C{i}', alpha=0.2
+      )
+  axis.set_xlabel('epoch')
