@@ -99,6 +99,8 @@ METHODS = {
   'budget=3': (functools.partial(_leave_one_out, budget=3), 1e-3, None),
 }  # fmt: skip
 
+DEMO = ('RB-REINFORCE', 'REINFORCE', 'Exact')
+
 # What the paper compared on the validation images, 10 epochs each.
 STEP_SIZES = (5e-3, 1e-3, 5e-4, 1e-4, 5e-5)
 ANNEALING_RATES = (1e-5, 5e-5, 1e-4, 5e-4)
@@ -326,7 +328,7 @@ def main(argv):
     semisupervised_report.report(output, METHODS)
     return
   methods = [
-    *FLAGS.methods,
+    *(DEMO if FLAGS.demo else FLAGS.methods),
     *(f'k={k}' for k in FLAGS.k),
     *(f'budget={n}' for n in FLAGS.budget),
   ]
@@ -335,14 +337,22 @@ def main(argv):
   mnist = datasets.load_mnist(FLAGS.source, FLAGS.data_dir)
   print(f'Data: {mnist.source}')
   split = datasets.split_mnist(mnist)
-  epochs, settings = FLAGS.epochs, {}
+  epochs, num_seeds, warm_epochs = (
+    FLAGS.epochs, FLAGS.num_seeds, FLAGS.warm_start_epochs
+  )  # fmt: skip
+  if FLAGS.demo:  # as many steps, whatever is at hand
+    epochs = 5 * max(1, round(45_000 / len(split.unlabeled[1])))
+    num_seeds, warm_epochs = 1, 50
+  settings = {}
   if FLAGS.smoke:
     split = split._replace(unlabeled=tuple(x[:256] for x in split.unlabeled))
     settings = {
       'classifier_units': (16,), 'hidden_units': (16,), 'jit_compile': False,
     }  # fmt: skip
-  if FLAGS.demo:  # as many steps, whatever is at hand
-    epochs = 5 * max(1, round(45_000 / len(split.unlabeled[1])))
+  if FLAGS.as_written:
+    settings = {
+      'latent_dim': 5, 'hidden_units': (128,), 'unlabeled_weight': 0.5,
+    }  # fmt: skip
   test_data = evaluation_data(mnist.test_images, mnist.test_labels)
   start, about = output / 'warm_start.npz', output / 'warm_start.json'
   if about.exists():
@@ -352,15 +362,13 @@ def main(argv):
         f'`--output_dir` must be of one source of data, but {output} has runs '
         f'with {before}, and now there is {mnist.source}. Pass another one.'
       )
-  first = warm_start(
-    split, test_data, FLAGS.warm_start_epochs, 901, start, **settings
-  )
+  first = warm_start(split, test_data, warm_epochs, 901, start, **settings)
   print(f'Warm start: {first}')
   about.write_text(json.dumps({**first, 'source': mnist.source}) + '\n')
   if FLAGS.tune:
     tune(methods, split, start, output, epochs, mnist.source, **settings)
     return
-  for seed in range(FLAGS.num_seeds):
+  for seed in range(num_seeds):
     for method in methods:
       print(f'{method}, seed {seed}, {epochs} epochs')
       run(
@@ -387,7 +395,10 @@ def define_flags():
     'plot_only', False, 'Only tables and figures, of CSV files.'
   )
   flags.DEFINE_bool('tune', False, 'Compare step sizes (the paper: 10 epochs).')
-  flags.DEFINE_bool('demo', False, 'As many epochs as a few minutes allow.')
+  flags.DEFINE_bool('demo', False, 'Three methods, as long as 3 minutes allow.')
+  flags.DEFINE_bool(
+    'as_written', False, 'The architecture of the text, not of the code.'
+  )
   flags.DEFINE_bool('smoke', False, 'A small model and few images.')
 
 

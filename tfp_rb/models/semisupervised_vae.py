@@ -5,13 +5,11 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_rb import _random
-from tfp_rb._config import deserialize, serialize
 from tfp_rb._expectation import expectation
 from tfp_rb._rao_blackwell import rao_blackwellize
 from tfp_rb.estimators import REINFORCE
+from tfp_rb.models._base import EstimatorModel
 from tfp_rb.models._layers import MLP, ConcatDense
-from tfp_rb.models._steps import over_batches
-from tfp_rb.models.estimator_layer import EstimatorLayer
 
 __all__ = ['SemiSupervisedVAE', 'binarize']
 
@@ -19,7 +17,7 @@ tfd = tfp.distributions
 
 
 @keras.saving.register_keras_serializable('tfp_rb')
-class SemiSupervisedVAE(keras.Model):
+class SemiSupervisedVAE(EstimatorModel):
   """A variational autoencoder with a label, of which few are known.
 
   ```none
@@ -92,10 +90,9 @@ class SemiSupervisedVAE(keras.Model):
       seed: Python `int`, of the noise of all steps.
       **kwargs: As of every model.
     """
-    super().__init__(**kwargs)
     if estimator is None:
       estimator = rao_blackwellize(REINFORCE(), num_summed=1)
-    self._settings = {
+    settings = {
       'latent_dim': latent_dim,
       'num_classes': num_classes,
       'num_pixels': num_pixels,
@@ -104,89 +101,20 @@ class SemiSupervisedVAE(keras.Model):
       'unlabeled_weight': unlabeled_weight,
       'alpha': alpha,
       'share_noise': share_noise,
-      'seed': seed,
     }
-    for name in ('latent_dim', 'num_classes', 'num_pixels', 'unlabeled_weight',
-                 'alpha', 'share_noise', 'seed'):  # fmt: skip
-      setattr(self, name, self._settings[name])
-    self.estimator_layer = EstimatorLayer(estimator, name='estimator')
+    super().__init__(estimator, seed, settings, **kwargs)
+    self.latent_dim, self.num_classes = latent_dim, num_classes
+    self.unlabeled_weight, self.alpha = unlabeled_weight, alpha
+    self.share_noise = share_noise
     self.classifier = MLP(num_pixels, classifier_units, num_classes)
     first, *others = hidden_units
     self.encoder_input = ConcatDense(first, num_pixels, num_classes)
     self.encoder = MLP(first, others, 2 * latent_dim)
     self.decoder_input = ConcatDense(first, latent_dim, num_classes)
     self.decoder = MLP(first, others, num_pixels)
-    self._loss_metric = keras.metrics.Mean(name='loss')
-    self._rest_metric = keras.metrics.Mean(name='rest')
     self._nelbo_metric = keras.metrics.Mean(name='negative_elbo')
     self._accuracy_metric = keras.metrics.Mean(name='accuracy')
     self.built = True
-
-  @property
-  def estimator(self):
-    """The gradient estimator."""
-    return self.estimator_layer.estimator
-
-  def get_config(self):
-    config = {**self._settings, 'estimator': serialize(self.estimator)}
-    return {**super().get_config(), **config}
-
-  @classmethod
-  def from_config(cls, config):
-    config = dict(config)
-    return cls(deserialize(config.pop('estimator')), **config)
-
-  def compile(
-    self,
-    optimizer='adam',
-    estimator_optimizer=None,
-    jit_compile='auto',
-    **kwargs,
-  ):
-    """As of every model.
-
-    Args:
-      optimizer: A Keras optimizer.
-      estimator_optimizer: Another one, for the variables of the estimator.
-        Default: they are trained by `optimizer`, too.
-      jit_compile: As of every model. On several replicas the gradient alone is
-        compiled, since Keras cannot compile an optimizer there.
-      **kwargs: As of every model.
-    """
-    num_replicas = self.distribute_strategy.num_replicas_in_sync
-    self._loss_share = 1.0 / num_replicas  # the optimizer sums over replicas
-    self._gradients = self._plain_gradients
-    if num_replicas > 1:
-      if jit_compile:
-        self._gradients = tf.function(
-          self._plain_gradients, autograph=False, jit_compile=True
-        )
-      jit_compile = False
-    super().compile(optimizer=optimizer, jit_compile=jit_compile, **kwargs)
-    if estimator_optimizer is not None:
-      estimator_optimizer = keras.optimizers.get(estimator_optimizer)
-    self.estimator_optimizer = estimator_optimizer
-    own = self.estimator_layer.estimator_variables
-    model = [v.value for v in self.trainable_variables]
-    if estimator_optimizer is None:
-      model, own = model + own, []
-    self._variable_groups = [(self.optimizer, model)]
-    if own:
-      self._variable_groups.append((self.estimator_optimizer, own))
-    for group_optimizer, variables in self._variable_groups:
-      group_optimizer.build(variables)
-
-  def get_compile_config(self):
-    config = super().get_compile_config() or {}
-    optimizer = self.estimator_optimizer
-    config['estimator_optimizer'] = optimizer and (
-      keras.saving.serialize_keras_object(optimizer)
-    )
-    return config
-
-  def compile_from_config(self, config):
-    config = keras.saving.deserialize_keras_object(config)
-    self.compile(**config)
 
   def call(self, images):
     """Log-probabilities of the labels, of images of values 0 to 1."""
@@ -267,49 +195,20 @@ class SemiSupervisedVAE(keras.Model):
     )
     return of_unlabeled, of_labeled, log_probs
 
-  def train_step(self, data):
-    values = over_batches(self._one_step, data, rank=2)
-    for metric, value in zip(
-      (self._loss_metric, self._rest_metric), values, strict=True
-    ):
-      metric.update_state(value)
-    return {m.name: m.result() for m in (self._loss_metric, self._rest_metric)}
-
-  def _one_step(self, unlabeled, labeled, labels):
-    # The count of steps is saved, so a resumed run draws what it would have.
-    step = tf.cast(self.optimizer.iterations, tf.int32)
-    groups, loss, rest = self._gradients(
-      unlabeled, labeled, labels, self._seed(step), step
-    )
-    for (optimizer, variables), gradients in zip(
-      self._variable_groups, groups, strict=True
-    ):
-      optimizer.apply(gradients, variables)
-    return loss, rest
-
-  def _plain_gradients(self, unlabeled, labeled, labels, seed, step):
-    """Gradients by the groups of variables, the loss, and `q(rest)`."""
+  def step_loss(self, batch, seed, step):
+    unlabeled, labeled, labels = batch
     draw_seed, *pixel_seeds = _random.split_seed(seed, n=3)
     unlabeled, labeled = (
       binarize(x, s)
       for x, s in zip((unlabeled, labeled), pixel_seeds, strict=True)
     )
-    with tf.GradientTape() as tape:
-      of_unlabeled, of_labeled, log_probs = self.losses_of(
-        unlabeled, labeled, labels, draw_seed, step
-      )
-      loss = self.unlabeled_weight * tf.reduce_mean(of_unlabeled)
-      loss += (1.0 - self.unlabeled_weight) * tf.reduce_mean(of_labeled)
-      own_share = self._loss_share * loss
-    groups = [variables for _, variables in self._variable_groups]
-    gradients = tape.gradient(own_share, groups)
+    of_unlabeled, of_labeled, log_probs = self.losses_of(
+      unlabeled, labeled, labels, draw_seed, step
+    )
+    loss = self.unlabeled_weight * tf.reduce_mean(of_unlabeled)
+    loss += (1.0 - self.unlabeled_weight) * tf.reduce_mean(of_labeled)
     rest = 1.0 - tf.reduce_mean(tf.exp(tf.reduce_max(log_probs, axis=-1)))
-    return gradients, loss, rest
-
-  def _seed(self, step):
-    replica = tf.distribute.get_replica_context()
-    number = 0 if replica is None else replica.replica_id_in_sync_group
-    return tf.stack([self.seed + 1_000_003 * number, step])
+    return loss, rest
 
   def test_step(self, data):
     images, labels = data
