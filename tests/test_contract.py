@@ -1,5 +1,6 @@
 """What every estimator and every distribution of the zoo promises."""
 
+import functools
 import json
 import math
 
@@ -59,6 +60,13 @@ def some_num_summed(row):
   """None, some and, where there are finitely many, all values summed."""
   last = 5 if row.num_values == math.inf else row.num_values
   return sorted({0, 1, min(3, last), last})
+
+
+@functools.cache
+def best(name, k):
+  """The distribution, a batch of 3, and its partition."""
+  q = zoo.DISTRIBUTIONS[name].make(tf.float64, (3,))
+  return q, tfp_rb.partition(q, k)
 
 
 def event_axes(values, batch_rank):
@@ -316,20 +324,15 @@ def test_seed_may_be_whatever_it_may_be_in_tfp(name, seed):
 
 @every_distribution
 def test_weights_sum_to_one(name):
-  row = zoo.DISTRIBUTIONS[name]
-  q = row.make(tf.float64, (3,))
-  for k in some_num_summed(row):
-    p = tfp_rb.partition(q, k)
+  for k in some_num_summed(zoo.DISTRIBUTIONS[name]):
+    _, p = best(name, k)
     total = np.sum(p.weights, axis=0) + p.rest_weight
     np.testing.assert_allclose(total, np.ones(3), rtol=1e-10)
 
 
 @every_distribution
 def test_log_weights_are_those_of_the_distribution(name):
-  row = zoo.DISTRIBUTIONS[name]
-  q = row.make(tf.float64, (3,))
-  k = some_num_summed(row)[-1]
-  p = tfp_rb.partition(q, k)
+  q, p = best(name, some_num_summed(zoo.DISTRIBUTIONS[name])[-1])
   possible = np.isfinite(p.log_weights)
   for log_prob in (q.log_prob(p.values), p.log_prob(p.values)):
     np.testing.assert_allclose(
@@ -342,8 +345,7 @@ def test_log_weights_are_those_of_the_distribution(name):
 
 @every_distribution
 def test_most_probable_value_comes_first(name):
-  row = zoo.DISTRIBUTIONS[name]
-  p = tfp_rb.partition(row.make(tf.float64, (3,)), some_num_summed(row)[-1])
+  _, p = best(name, some_num_summed(zoo.DISTRIBUTIONS[name])[-1])
   log_weights = np.array(p.log_weights)
   # Ties of products agree to rounding only.
   assert np.all(log_weights[1:] <= log_weights[:-1] + 1e-12)
@@ -351,8 +353,7 @@ def test_most_probable_value_comes_first(name):
 
 @every_distribution
 def test_values_of_positive_weight_are_distinct(name):
-  row = zoo.DISTRIBUTIONS[name]
-  p = tfp_rb.partition(row.make(tf.float64, (3,)), some_num_summed(row)[-1])
+  _, p = best(name, some_num_summed(zoo.DISTRIBUTIONS[name])[-1])
   values, possible = np.array(p.values), np.array(p.weights) > 0.0
   for i in range(3):
     found = np.reshape(values[possible[:, i], i], [possible[:, i].sum(), -1])
@@ -361,10 +362,7 @@ def test_values_of_positive_weight_are_distinct(name):
 
 @every_distribution
 def test_a_summed_value_is_never_drawn(name):
-  row = zoo.DISTRIBUTIONS[name]
-  q = row.make(tf.float64, (3,))
-  k = min(3, row.num_values - 1)
-  p = tfp_rb.partition(q, k)
+  q, p = best(name, min(3, zoo.DISTRIBUTIONS[name].num_values - 1))
   draws = np.array(p.sample_rest(200, tf.constant(SEED)))
   values = np.array(p.values)
   equal = draws[:, np.newaxis] == values
@@ -376,10 +374,8 @@ def test_a_summed_value_is_never_drawn(name):
 
 @every_distribution
 def test_summing_fewer_gives_the_same_best_values(name):
-  row = zoo.DISTRIBUTIONS[name]
-  q = row.make(tf.float64, (3,))
-  k = some_num_summed(row)[-1]
-  few, many = tfp_rb.partition(q, k - 1), tfp_rb.partition(q, k)
+  k = some_num_summed(zoo.DISTRIBUTIONS[name])[-1]
+  (_, few), (_, many) = best(name, k - 1), best(name, k)
   np.testing.assert_allclose(
     few.log_weights, many.log_weights[: k - 1], rtol=1e-12
   )

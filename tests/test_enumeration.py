@@ -324,6 +324,11 @@ def budgets(names, names_of_baselines):
       yield name, baseline, budget
 
 
+def at_length(cases):
+  """Cases for `make test-all`: what they compute is computed beside them."""
+  return [pytest.param(*case, marks=pytest.mark.slow) for case in cases]
+
+
 EACH_OWN = ['IndependentSample_each']
 CHEAP = [name for name in BASELINES if name not in EACH_OWN]
 BY_PROBS = ['Categorical_by_probs', 'Bernoulli_by_probs', 'Binomial_by_probs']
@@ -342,11 +347,23 @@ SOME_SHARED = ['OneHotCategorical', 'Binomial', 'Independent_Bernoulli']
     # Every baseline on one family, then some on each of the others.
     *splits(['Categorical'], CHEAP, [1, 2, 3]),
     *splits(['Categorical_of_3', 'Bernoulli'], EACH_OWN, [1, 2, 3]),
-    *splits(SMALL, ['LeaveOneOut_mixed'], [2, 3]),
-    *splits([*SMALL, *BY_PROBS, *LARGE], ['Optimal'], [1]),
+    *splits(SMALL, ['LeaveOneOut_mixed'], [2]),
+    *splits([*SMALL, *BY_PROBS], ['Optimal'], [1]),
     *splits(SOME_SHARED, ['IndependentSample'], [1]),
-    *splits(['Sample_Bernoulli'], ['LeaveOneOut_mixed'], [2]),
-    *splits(['Independent_Categorical'], ['None'], [2]),
+    *splits(LARGE[:1], ['Optimal'], [1], [0, 1, 3, 8, 9]),
+    *splits(LARGE[1:], ['Optimal'], [1], [0, 1, 3, 7, 8]),
+    *splits(LARGE[1:], ['LeaveOneOut_mixed'], [2], [0, 1, 4, 7, 8]),
+    *splits(LARGE[:1], ['None'], [2], [0, 1, 4, 8, 9]),
+    # A third draw, whose baselines one family has shown; other `k` inside.
+    *at_length(
+      case
+      for case in splits(SMALL, ['LeaveOneOut_mixed'], [2, 3])
+      if case[3] == 3
+    ),
+    *at_length(splits(LARGE[:1], ['Optimal'], [1], [2, 4, 5, 6, 7])),
+    *at_length(splits(LARGE[1:], ['Optimal'], [1], [2, 4, 5, 6])),
+    *at_length(splits(LARGE[1:], ['LeaveOneOut_mixed'], [2], [2, 3, 5, 6])),
+    *at_length(splits(LARGE[:1], ['None'], [2], [2, 3, 5, 6, 7])),
     *splits(['Independent_Binomial'], ['Optimal'], [2], [0, 1, 3, 5, 6, 9]),
     *splits(['Sample_of_Independent'], ['Optimal'], [2], [0, 1, 2, 5, 15, 16]),
   ],

@@ -2,11 +2,15 @@
 
 import csv
 import pathlib
+import runpy
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
+
+import scripts
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[1] / 'examples'
 
@@ -21,14 +25,8 @@ def bernoulli():
 
 
 def test_the_bernoulli_example_writes_tables_and_figures(tmp_path):
-  script = str(EXAMPLES / 'bernoulli.py')
-  done = subprocess.run(
-    [sys.executable, script, '--smoke', f'--output_dir={tmp_path}'],
-    capture_output=True,
-    text=True,
-    check=True,
-  )
-  assert 'Variance of the gradient' in done.stdout
+  printed = scripts.run('bernoulli.py', '--smoke', f'--output_dir={tmp_path}')
+  assert 'Variance of the gradient' in printed
   for name in ('figure_1_loss_paths.png', 'figure_2_gradients.png'):
     assert (tmp_path / name).stat().st_size > 10_000
   with open(tmp_path / 'variances.csv') as file:
@@ -127,6 +125,8 @@ def test_a_shared_draw_leaves_no_noise_when_all_atoms_are_summed(bernoulli):
 
 
 def test_the_variance_benchmark_writes_what_it_prints(tmp_path):
+  # In a process of its own, as it is started from a command line: one script
+  # has to be, and this one sets the seeds of the process.
   command = [
     sys.executable,
     str(EXAMPLES / 'benchmarks' / 'variance.py'),
@@ -142,24 +142,13 @@ def test_the_variance_benchmark_writes_what_it_prints(tmp_path):
   assert all(float(row['variance']) > 0.0 for row in rows)
 
 
-# In a process of its own: the flags of two scripts do not go together.
-SUMMARY = """
-import pathlib, sys
-sys.path.insert(0, sys.argv[1])
-import variance
-rows = variance.read(pathlib.Path(sys.argv[2]))
-assert {row['problem'] for row in rows} == set(variance.PROBLEMS)
-assert {row['estimator'] for row in rows} == set(variance.ESTIMATORS)
-print(variance.summary(rows))
-"""
-
-
 def test_the_readme_shows_the_committed_variances():
   results = EXAMPLES / 'results' / 'variance' / 'variance.csv'
-  done = subprocess.run(
-    [sys.executable, '-c', SUMMARY, str(EXAMPLES / 'benchmarks'), str(results)],
-    capture_output=True,
-    text=True,
-    check=True,
-  )
-  assert done.stdout.strip() in (EXAMPLES.parent / 'README.md').read_text()
+  script = EXAMPLES / 'benchmarks' / 'variance.py'
+  with scripts.no_flags_but_those_of_absl(), scripts.as_started(script):
+    variance = types.SimpleNamespace(**runpy.run_path(str(script)))
+    rows = variance.read(results)
+    assert {row['problem'] for row in rows} == set(variance.PROBLEMS)
+    assert {row['estimator'] for row in rows} == set(variance.ESTIMATORS)
+    summary = variance.summary(rows).strip()
+  assert summary in (EXAMPLES.parent / 'README.md').read_text()

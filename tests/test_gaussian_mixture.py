@@ -3,18 +3,17 @@
 import csv
 import math
 import pathlib
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+import scripts
 import tfp_rb
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[1] / 'examples'
 RESULTS = EXAMPLES / 'results' / 'gaussian_mixture'
-SCRIPT = str(EXAMPLES / 'gaussian_mixture.py')
 
 
 @pytest.fixture(scope='module')
@@ -161,9 +160,10 @@ def test_the_start_is_that_of_the_paper(gmm):
 
 
 def test_the_script_writes_tables_and_a_figure(tmp_path):
-  command = [sys.executable, SCRIPT, '--smoke', f'--output_dir={tmp_path}']
-  done = subprocess.run(command, capture_output=True, text=True, check=True)
-  assert 'Gaps of the log loss' in done.stdout
+  printed = scripts.run(
+    'gaussian_mixture.py', '--smoke', f'--output_dir={tmp_path}'
+  )
+  assert 'Gaps of the log loss' in printed
   assert (tmp_path / 'elbo_prior.png').stat().st_size > 10_000
   with open(tmp_path / 'elbo_prior.csv', newline='') as file:
     rows = list(csv.DictReader(file))

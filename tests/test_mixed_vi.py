@@ -2,11 +2,12 @@
 
 import csv
 import pathlib
-import subprocess
 import sys
 
 import numpy as np
 import pytest
+
+import scripts
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[1] / 'examples'
 RESULTS = EXAMPLES / 'results'
@@ -100,14 +101,8 @@ def test_the_committed_fits_show_what_is_claimed(mixed_vi):
 
 
 def test_the_example_writes_its_table_and_figure(tmp_path):
-  script = str(EXAMPLES / 'mixed_vi.py')
-  done = subprocess.run(
-    [sys.executable, script, '--smoke', f'--output_dir={tmp_path}'],
-    capture_output=True,
-    text=True,
-    check=True,
-  )
-  assert 'over CAVI' in done.stdout
+  printed = scripts.run('mixed_vi.py', '--smoke', f'--output_dir={tmp_path}')
+  assert 'over CAVI' in printed
   assert (tmp_path / 'mixed_vi.png').stat().st_size > 10_000
   rows = read(tmp_path / 'paths.csv')
   assert sum(row['method'] != 'CAVI' for row in rows) == 4 * 10

@@ -2,13 +2,14 @@
 
 import csv
 import pathlib
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 from scipy import special, stats
 import tensorflow as tf
+
+import scripts
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[1] / 'examples'
 RESULTS = EXAMPLES / 'results' / 'n_mixture'
@@ -238,14 +239,10 @@ def test_the_committed_results_show_what_is_claimed(n_mixture):
 
 @pytest.mark.parametrize('flags', [[], ['--as_published', '--data_seed=3']])
 def test_the_example_writes_tables_and_figures(tmp_path, flags):
-  script = str(EXAMPLES / 'n_mixture.py')
-  done = subprocess.run(
-    [sys.executable, script, '--smoke', f'--output_dir={tmp_path}', *flags],
-    capture_output=True,
-    text=True,
-    check=True,
+  printed = scripts.run(
+    'n_mixture.py', '--smoke', f'--output_dir={tmp_path}', *flags
   )
-  assert 'evidence' in done.stdout
+  assert 'evidence' in printed
   assert (tmp_path / 'paths.png').stat().st_size > 10_000
   rows = read(tmp_path / 'paths.csv')
   assert len(rows) == 11

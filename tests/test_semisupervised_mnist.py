@@ -2,13 +2,15 @@
 
 import csv
 import pathlib
+import shutil
 import sys
 
-from absl.testing import flagsaver
+from absl.app import UsageError
 import keras
 import numpy as np
 import pytest
 
+import scripts
 from tfp_rb import datasets
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[1] / 'examples'
@@ -192,51 +194,40 @@ def test_a_finished_run_is_not_repeated(script, split, start, tmp_path):
 # The whole script, as `--smoke` runs it.
 
 
-@pytest.fixture(scope='module')
-def smoke(script, tmp_path_factory):
-  output = tmp_path_factory.mktemp('smoke')
-  if 'smoke' not in script.FLAGS:
-    script.define_flags()
-  script.FLAGS(['script'])
-
-  def run_script(**flags):
-    with flagsaver.flagsaver(output_dir=str(output), **flags):
-      script.main([])
-
-  run_script(
-    methods=['RB-REINFORCE'], budget=['2'], smoke=True, source='embedded',
-    epochs=2, warm_start_epochs=1, num_seeds=1,
+def test_the_script_writes_rows_and_figures(tmp_path):
+  run = lambda *args: scripts.run(
+    'semisupervised_mnist.py', f'--output_dir={tmp_path}', *args
+  )
+  run(
+    '--smoke', '--source=embedded', '--methods=RB-REINFORCE', '--budget=2',
+    '--epochs=2', '--num_seeds=1', '--warm_start_epochs=1',
   )  # fmt: skip
-  return output, run_script
-
-
-def test_the_script_writes_rows_and_figures(smoke, capsys):
-  output, run_script = smoke
-  with (output / 'paths.csv').open() as file:
+  with (tmp_path / 'paths.csv').open() as file:
     rows = list(csv.DictReader(file))
   assert len(rows) == 2 * 3
   assert all('subset' in row['data'] for row in rows)
   assert {row['method'] for row in rows} == {'RB-REINFORCE', 'budget=2'}
-  for name in ('figure_4.png', 'generated.png'):
-    assert (output / name).stat().st_size > 10_000
-    (output / name).unlink()
+  names = ('figure_4.png', 'generated.png')
+  for name in names:
+    assert (tmp_path / name).stat().st_size > 10_000
+    (tmp_path / name).unlink()
   # Of the CSV files alone: no logs, no models.
-  for folder in output.iterdir():
-    if folder.is_dir():
-      folder.rename(folder.with_suffix('.hidden'))
-  for path in output.glob('*.hidden/*/log.csv'):
-    path.rename(path.with_suffix('.hidden'))
-  before = (output / 'paths.csv').read_text()
-  run_script(plot_only=True)
-  assert (output / 'paths.csv').read_text() == before
-  for name in ('figure_4.png', 'generated.png'):
-    assert (output / name).stat().st_size > 10_000
-  assert 'RB-REINFORCE' in capsys.readouterr().out
+  for folder in tmp_path.glob('*/*/'):
+    shutil.rmtree(folder)
+  before = (tmp_path / 'paths.csv').read_text()
+  table = run('--plot_only')
+  assert (tmp_path / 'paths.csv').read_text() == before
+  for name in names:
+    assert (tmp_path / name).stat().st_size > 10_000
+  assert 'RB-REINFORCE' in table
+  with pytest.raises(UsageError, match='of one source'):
+    (tmp_path / 'warm_start.json').write_text('{"source": "other images"}')
+    run('--smoke', '--source=embedded')
 
 
 @pytest.mark.parametrize('method', ['RELAXED', 'k=', 'budget=two'])
 def test_unknown_methods_are_named(script, method):
-  with pytest.raises(script.app.UsageError, match='must be of'):
+  with pytest.raises(UsageError, match='must be of'):
     script.method_of(method)
 
 

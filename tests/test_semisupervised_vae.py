@@ -147,11 +147,20 @@ def test_all_parts_are_trained():
     assert np.any(old != np.asarray(new)), new.path
 
 
-def test_several_steps_in_one_call_are_the_same_steps():
+def test_several_steps_in_one_call_are_the_same_steps(monkeypatch):
+  # XLA takes long, so it compiles only the several; it has normal numbers of
+  # its own, but the same uniform ones.
+  monkeypatch.setattr(
+    tf.random,
+    'stateless_normal',
+    lambda shape, seed, alg: (
+      4.0 * tfp_rb._random.uniform(shape, seed, tf.float32) - 2.0
+    ),
+  )
   weights = []
   for num_batches in (None, 3):
     model = make()
-    model.compile(keras.optimizers.Adam(0.01), jit_compile=True)
+    model.compile(keras.optimizers.Adam(0.01), jit_compile=bool(num_batches))
     data = data_of(num_batches)
     model.fit(data.repeat(1 if num_batches else 3), verbose=0)
     assert model.optimizer.iterations == 3
@@ -227,7 +236,8 @@ def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(tmp_path):
 
 
 def test_control_variate_sees_each_image_for_itself():
-  control = models.ControlVariate(20, 3, units=4)
+  keras.utils.set_random_seed(0)
+  control = models.ControlVariate(20, 3, units=16)
   atoms = RNG.random([2, 12, 3]).astype(np.float32)
   together = control(atoms, BINARY)
   assert together.shape == [2, 12]
