@@ -228,6 +228,7 @@ LAYERS = {
     'tfp_rb._expectation',
     'tfp_rb._random',
     'tfp_rb._rao_blackwell',
+    'tfp_rb.baselines',
     'tfp_rb.estimators',
     'tfp_rb.models',
   ],

@@ -287,11 +287,20 @@ def test_evaluation_at_the_most_probable_label():
 def test_pixels_are_drawn_in_proportion_to_their_values():
   # 5 standard errors of 40,000 draws.
   images = tf.constant(np.tile([[0, 64, 128, 255]], [40_000, 1]), tf.uint8)
-  drawn = models.semisupervised_vae.binarize(images, SEED).numpy()
+  drawn = models.binarize(images, SEED).numpy()
   assert set(np.unique(drawn)) == {0.0, 1.0}
   expected = np.array([0, 64, 128, 255]) / 255
   error = np.sqrt(expected * (1 - expected) / 40_000)
   assert np.all(np.abs(drawn.mean(axis=0) - expected) <= 5 * error)
+
+
+def test_number_of_pixels_may_be_odd_and_all_may_be_dark():
+  images = tf.constant([[255, 0, 255]], tf.uint8)
+  drawn = models.binarize(images, SEED)
+  np.testing.assert_array_equal(drawn, [[1.0, 0.0, 1.0]])
+  np.testing.assert_array_equal(models.binarize(0 * images, SEED), 0.0 * drawn)
+  drawn = models.binarize(np.full([99, 99], 128), SEED).numpy()
+  assert np.all(np.mean(drawn[1:] != drawn[:-1], axis=0) > 0.2)
 
 
 def test_generated_images_differ_by_label_and_seed():

@@ -1,7 +1,15 @@
 """Keras models of the paper's experiments."""
 
+from tfp_rb.models._pixels import binarize
 from tfp_rb.models.control_variate import ControlVariate
 from tfp_rb.models.estimator_layer import EstimatorLayer
+from tfp_rb.models.moving_vae import MovingVAE
 from tfp_rb.models.semisupervised_vae import SemiSupervisedVAE
 
-__all__ = ['ControlVariate', 'EstimatorLayer', 'SemiSupervisedVAE']
+__all__ = [
+  'ControlVariate',
+  'EstimatorLayer',
+  'MovingVAE',
+  'SemiSupervisedVAE',
+  'binarize',
+]

@@ -53,13 +53,16 @@ class ConcatDense(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable('tfp_rb')
 class MLP(keras.layers.Layer):
-  """Dense layers with ReLU, and one without, of inputs of any rank."""
+  """Dense layers with an activation, one without, of inputs of any rank."""
 
-  def __init__(self, input_size, hidden_units, output_size, **kwargs):
+  def __init__(
+    self, input_size, hidden_units, output_size, activation='relu', **kwargs
+  ):
     super().__init__(**kwargs)
     self.sizes = (input_size, tuple(hidden_units), output_size)
+    self.activation = activation
     self.layers = [
-      keras.layers.Dense(units, activation='relu') for units in hidden_units
+      keras.layers.Dense(units, activation=activation) for units in hidden_units
     ]
     # What losses are made of is float32 under any policy.
     self.layers.append(keras.layers.Dense(output_size, dtype='float32'))
@@ -81,4 +84,5 @@ class MLP(keras.layers.Layer):
       'input_size': input_size,
       'hidden_units': hidden_units,
       'output_size': output_size,
+      'activation': self.activation,
     }

@@ -50,6 +50,14 @@ class EstimatorLayer(keras.layers.Layer):
       for v in self.estimator.trainable_variables
     ]
 
+  @property
+  def needs_vectors(self):
+    """Whether atoms have to be one-hot vectors of floating point."""
+    estimator = self.estimator
+    while hasattr(estimator, 'estimator'):
+      estimator = estimator.estimator
+    return estimator.differentiates_f or isinstance(estimator, RELAX)
+
   def at_step(self, step, inputs):
     """The estimator as it is for one step.
 

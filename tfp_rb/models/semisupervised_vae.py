@@ -10,8 +10,9 @@ from tfp_rb._rao_blackwell import rao_blackwellize
 from tfp_rb.estimators import REINFORCE
 from tfp_rb.models._base import EstimatorModel
 from tfp_rb.models._layers import MLP, ConcatDense
+from tfp_rb.models._pixels import binarize
 
-__all__ = ['SemiSupervisedVAE', 'binarize']
+__all__ = ['SemiSupervisedVAE']
 
 tfd = tfp.distributions
 
@@ -256,24 +257,3 @@ class SemiSupervisedVAE(EstimatorModel):
       self._nelbo_metric,
       self._accuracy_metric,
     ]
-
-
-def binarize(images, seed):
-  """Draws pixels, 0 or 1, in proportion to values of 0 to 255.
-
-  Args:
-    images: `Tensor` of any shape.
-    seed: Stateless seed, `int32[2]`.
-
-  Returns:
-    binary: `float32` `Tensor` of that shape.
-
-  #### Examples
-
-  ```python
-  images = tf.constant([0, 255], tf.uint8)
-  tfp_rb.models.semisupervised_vae.binarize(images, [0, 1])  # ==> [0. 1.]
-  ```
-  """
-  u = _random.uniform(tf.shape(images), seed, tf.float32)
-  return tf.cast(u * 255.0 < tf.cast(images, tf.float32), tf.float32)

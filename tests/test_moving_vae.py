@@ -1,0 +1,307 @@
+"""The autoencoder with hard attention: frames, windows, its loss and steps."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.python.framework import kernels
+import tensorflow_probability as tfp
+
+import tfp_rb
+from tfp_rb import models
+from tfp_rb.models._frames import Frames
+
+RNG = np.random.default_rng(5)
+SIZE, WINDOW = 11, 4
+SEED = tf.constant([3, 1])
+FRAMES = RNG.integers(0, 2, size=[3, SIZE, SIZE]).astype(np.float32)
+DIGITS = RNG.integers(0, 256, size=[6, WINDOW, WINDOW]).astype(np.uint8)
+
+
+def make(estimator=None, **settings):
+  keras.utils.set_random_seed(0)
+  return models.MovingVAE(
+    estimator,
+    frame=SIZE,
+    window=WINDOW,
+    latent_dim=2,
+    hidden_units=6,
+    channels=2,
+    **settings,
+  )
+
+
+def naive_window(frame, location):
+  """The pixels about a location, one by one, and which are in the frame."""
+  row, column = divmod(location, SIZE)
+  pixels, inside = np.zeros([2, WINDOW, WINDOW])
+  for i in range(WINDOW):
+    for j in range(WINDOW):
+      r, c = row - WINDOW // 2 + i, column - WINDOW // 2 + j
+      if 0 <= r < SIZE and 0 <= c < SIZE:
+        pixels[i, j], inside[i, j] = frame[r, c], 1.0
+  return pixels.ravel(), inside.ravel()
+
+
+def naive_bound(model, frame, location, seen, noise, epsilon=1e-8):
+  """`f(x, l)` with the decoder's image written into an empty frame."""
+
+  def mlp(layer, v):
+    first, last = layer.layers
+    v = np.tanh(v @ np.asarray(first.kernel) + np.asarray(first.bias))
+    return v @ np.asarray(last.kernel) + np.asarray(last.bias)
+
+  mean, log_scale = np.split(mlp(model.encoder, seen), 2)
+  p = 1.0 / (
+    1.0 + np.exp(-mlp(model.decoder, mean + np.exp(log_scale) * noise))
+  )
+  row, column = divmod(location, SIZE)
+  image = np.zeros([SIZE, SIZE])
+  for i in range(WINDOW):
+    for j in range(WINDOW):
+      r, c = row - WINDOW // 2 + i, column - WINDOW // 2 + j
+      if 0 <= r < SIZE and 0 <= c < SIZE:
+        image[r, c] = p[i * WINDOW + j]
+  likelihood = np.sum(
+    frame * np.log(image + epsilon) + (1 - frame) * np.log(1 - image + epsilon)
+  )
+  kl = np.sum(0.5 * (mean**2 + np.exp(2 * log_scale) - 1) - log_scale)
+  return kl - likelihood
+
+
+def test_windows_about_all_locations():
+  frames = Frames(SIZE, WINDOW)
+  locations = np.arange(SIZE**2)
+  locations = np.stack([locations, locations[::-1], np.roll(locations, 7)], 1)
+  windows = frames.windows(FRAMES, tf.constant(locations))
+  inside = frames.is_inside(tf.constant(locations))
+  for m, row in enumerate(locations):
+    for b, location in enumerate(row):
+      pixels, is_inside = naive_window(FRAMES[b], location)
+      np.testing.assert_array_equal(windows[m, b], pixels)
+      np.testing.assert_array_equal(inside[m, b], is_inside)
+
+
+def test_soft_windows_are_mixtures_of_all_windows():
+  weights = RNG.dirichlet(np.ones(SIZE**2), size=[2, 3]).astype(np.float32)
+  weights[0, 1] = np.eye(SIZE**2)[17]
+  actual = Frames(SIZE, WINDOW).soft_windows(FRAMES, tf.constant(weights))
+  for b in range(3):
+    windows = np.stack([naive_window(FRAMES[b], n)[0] for n in range(SIZE**2)])
+    for m in range(2):
+      np.testing.assert_allclose(
+        actual[m, b], weights[m, b] @ windows, rtol=1e-5, atol=1e-6
+      )
+
+
+def test_a_digit_is_found_where_it_was_placed():
+  frames = Frames(SIZE, WINDOW)
+  digits = RNG.random([500, WINDOW, WINDOW]).astype(np.float32)
+  placed, locations = frames.place(digits, SEED)
+  np.testing.assert_array_equal(
+    frames.windows(placed, locations[tf.newaxis])[0],
+    digits.reshape([500, -1]),
+  )
+  np.testing.assert_allclose(
+    np.sum(placed, axis=(1, 2)), np.sum(digits, axis=(1, 2)), rtol=1e-5
+  )
+  rows, columns = np.divmod(locations, SIZE)
+  # Centres as far from the border as the paper's: 14 to 53 of 68.
+  for x in (rows, columns):
+    np.testing.assert_array_equal(np.unique(x), np.arange(2, 9))
+  assert len(np.unique(locations)) == 49
+
+
+def test_distance_is_that_of_pixels():
+  actual = Frames(SIZE, WINDOW).distance(
+    tf.constant([0, 5]), tf.constant([3 * SIZE + 4, 5])
+  )
+  np.testing.assert_allclose(actual, [5.0, 0.0])
+
+
+@pytest.mark.parametrize('epsilon', [1e-8, 1e-3])
+def test_bound_is_that_of_the_whole_frame(epsilon):
+  model = make(epsilon=epsilon)
+  locations = np.array([[0, 60, 120], [10, 37, 55]])
+  noise = tf.random.stateless_normal([2, 3, 2], SEED, alg='philox').numpy()
+  actual = model.negative_bound(FRAMES, tf.constant(locations), SEED)
+  one_hot = tf.one_hot(locations, SIZE**2)
+  soft = model.negative_bound(FRAMES, one_hot, SEED)
+  np.testing.assert_allclose(soft, actual, rtol=1e-5)
+  for m in range(2):
+    for b in range(3):
+      location = locations[m, b]
+      seen, _ = naive_window(FRAMES[b], location)
+      expected = naive_bound(
+        model, FRAMES[b], location, seen, noise[m, b], epsilon
+      )
+      np.testing.assert_allclose(actual[m, b], expected, rtol=1e-5)
+
+
+def test_encoder_sees_a_mixture_and_the_image_has_one_place():
+  model = make()
+  weights = RNG.dirichlet(np.ones(SIZE**2), size=[1, 3]).astype(np.float32)
+  noise = tf.random.stateless_normal([1, 3, 2], SEED, alg='philox').numpy()
+  weights = tf.constant(weights)
+  with tf.GradientTape() as tape:
+    tape.watch(weights)
+    actual = model.negative_bound(FRAMES, weights, SEED)
+  assert np.all(np.any(tape.gradient(actual, weights) != 0.0, axis=-1))
+  for b in range(3):
+    windows = np.stack([naive_window(FRAMES[b], n)[0] for n in range(SIZE**2)])
+    own = weights[0, b].numpy()
+    expected = naive_bound(
+      model, FRAMES[b], np.argmax(own), own @ windows, noise[0, b]
+    )
+    np.testing.assert_allclose(actual[0, b], expected, rtol=1e-5)
+
+
+def without_noise(model):
+  """So that `f` is a function of the location alone."""
+  bias = model.encoder.layers[-1].bias
+  bias.assign(np.where(np.arange(4) < 2, bias, -30.0))
+  kernel = model.encoder.layers[-1].kernel
+  kernel.assign(np.where(np.arange(4) < 2, kernel, 0.0))
+  return model
+
+
+@pytest.mark.parametrize(
+  'estimator',
+  [
+    tfp_rb.Exact(),
+    tfp_rb.rao_blackwellize(tfp_rb.REINFORCE(), num_summed=SIZE**2),
+    tfp_rb.rao_blackwellize(
+      tfp_rb.GumbelSoftmax(0.5), num_summed=SIZE**2
+    ),
+  ],
+  ids=['Exact', 'REINFORCE', 'GumbelSoftmax'],
+)  # fmt: skip
+def test_with_all_locations_summed_it_is_the_explicit_sum(estimator):
+  model = without_noise(make(estimator, entropy_weight=3.0))
+  variables = [v.value for v in model.trainable_variables]
+  with tf.GradientTape(persistent=True) as tape:
+    losses, _ = model.losses_of(FRAMES, SEED)
+    log_q = model(FRAMES)
+    everywhere = tf.tile(tf.range(SIZE**2)[:, tf.newaxis], [1, 3])
+    f = model.negative_bound(FRAMES, everywhere, SEED)
+    expected = tf.reduce_sum(
+      tf.exp(log_q) * (tf.transpose(f) + 3.0 * log_q), axis=-1
+    )
+  np.testing.assert_allclose(losses, expected, rtol=1e-5)
+  if model.estimator_layer.needs_vectors:
+    return  # straight-through gradients are biased
+  for actual, reference, v in zip(
+    tape.gradient(losses, variables),
+    tape.gradient(expected, variables),
+    model.trainable_variables,
+    strict=True,
+  ):
+    scale = np.abs(reference).max()
+    np.testing.assert_allclose(
+      actual, reference, atol=1e-4 * scale, rtol=0, err_msg=v.path
+    )
+    assert scale > 0.0, v.path
+
+
+METHODS = {
+  'RB-REINFORCE+': lambda: None,
+  'leave-one-out': lambda: tfp_rb.rao_blackwellize(
+    tfp_rb.REINFORCE(tfp_rb.baselines.LeaveOneOut(), num_samples=2), 4
+  ),
+  'RELAX': lambda: tfp_rb.RELAX(
+    models.ControlVariate(SIZE**2, SIZE**2, units=4),
+    tfp.util.TransformedVariable(0.5, tfp.bijectors.Exp()),
+  ),
+  'GumbelSoftmax': lambda: tfp_rb.GumbelSoftmax(0.5),
+}
+
+
+@pytest.mark.parametrize('name', METHODS)
+def test_all_parts_are_trained_and_saved(name, tmp_path):
+  model = make(METHODS[name]())
+  model.compile(keras.optimizers.Adam(0.01), jit_compile=False)
+  everything = lambda m: [
+    np.asarray(v) for v in (*m.weights, *m.estimator.variables)
+  ]
+  before = everything(model)
+  model.fit(tf.data.Dataset.from_tensors(DIGITS).repeat(2), verbose=0)
+  for old, new in zip(before, everything(model), strict=True):
+    assert np.any(old != new)
+  model.save(tmp_path / 'model.keras')
+  loaded = keras.models.load_model(tmp_path / 'model.keras')  # in safe mode
+  for m in (model, loaded):  # it goes on as the model does
+    m.fit(tf.data.Dataset.from_tensors(DIGITS), verbose=0)
+  for a, b in zip(everything(loaded), everything(model), strict=True):
+    np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_every_operation_of_a_step_runs_on_a_gpu():
+  model = make(METHODS['GumbelSoftmax']())
+  model.compile(keras.optimizers.Adam(0.01), jit_compile=False)
+  batches = tf.constant(np.stack([DIGITS] * 3))
+  graph = tf.function(model.train_step).get_concrete_function(batches).graph
+  graph = graph.as_graph_def()
+  kinds = {node.op for node in graph.node}
+  kinds |= {
+    n.op for function in graph.library.function for n in function.node_def
+  }
+  assert {'MatMul', 'While', 'DepthwiseConv2dNative'} <= kinds
+  assert not kinds & {'PyFunc', 'EagerPyFunc', 'PyFuncStateless'}
+  for kind in kinds:
+    devices = {
+      kernel.device_type
+      for kernel in kernels.get_registered_kernels_for_op(kind).kernel
+    }
+    assert devices & {'GPU', 'DEFAULT'}, kind  # the latter is every device
+
+
+def test_evaluation_at_the_most_probable_location():
+  model = without_noise(make())
+  model.compile(keras.optimizers.Adam(0.01))
+  digits = np.where(DIGITS > 127, 255, 0).astype(np.uint8)
+  result = model.evaluate(
+    tf.data.Dataset.from_tensors(digits), return_dict=True, verbose=0
+  )
+  seeds = tfp_rb._random.split_seed(tf.constant([0, -1]), n=3)
+  frames, truth = model.frames.place(digits / np.float32(255), seeds[1])
+  guesses = np.argmax(model(frames), axis=-1)
+  losses, distances = [], []
+  for frame, guess, location in zip(frames.numpy(), guesses, truth.numpy()):
+    seen, _ = naive_window(frame, guess)
+    losses.append(naive_bound(model, frame, guess, seen, np.zeros(2)))
+    apart = np.subtract(divmod(guess, SIZE), divmod(location, SIZE))
+    distances.append(np.linalg.norm(apart))
+  assert result['negative_elbo'] == pytest.approx(np.mean(losses), rel=1e-4)
+  assert result['distance'] == pytest.approx(np.mean(distances), rel=1e-4)
+
+
+def test_summing_lowers_the_variance_of_a_trained_model():
+  # Half the squared distance of pairs of gradients has the variance for its
+  # mean; the two means are compared at 5 standard errors of their difference
+  # (false-fail rate 3e-7), and lie apart by a factor of four.
+  plus = tfp_rb.REINFORCE(tfp_rb.baselines.IndependentSample())
+  # The entropy keeps several locations possible.
+  model = make(tfp_rb.rao_blackwellize(plus, num_summed=5), entropy_weight=30.0)
+  model.compile(keras.optimizers.Adam(0.003), jit_compile=False)
+  bright = np.full([300, 8, WINDOW, WINDOW], 255, np.uint8)
+  model.fit(tf.data.Dataset.from_tensors(bright), verbose=0)
+  frames, _ = model.frames.place(tf.ones([8, WINDOW, WINDOW]), SEED)
+  means, errors = [], []
+  for estimator in (plus, model.estimator):
+    other = make(estimator)
+    other.set_weights(model.get_weights())
+    kernel = other.attention.layers[-1].kernel.value
+
+    @tf.function
+    def gradient(i, other=other, kernel=kernel):
+      with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(other.losses_of(frames, tf.stack([7, i]))[0])
+      return tape.gradient(loss, kernel)
+
+    distances = [
+      float(tf.nn.l2_loss(gradient(2 * i) - gradient(2 * i + 1)))
+      for i in tf.range(150)
+    ]
+    means.append(np.mean(distances))
+    errors.append(np.std(distances) / np.sqrt(150))
+  assert means[1] + 5 * np.hypot(*errors) < means[0], (means, errors)

@@ -1,0 +1,137 @@
+"""Digits placed in frames, and the windows of frames."""
+
+import tensorflow as tf
+
+from tfp_rb import _random
+
+__all__ = ['Frames']
+
+
+class Frames:
+  """Frames of `size` by `size` pixels, and windows of `window` by `window`.
+
+  A location is the number of a pixel, row by row. Its window begins `half`
+  pixels above and left of it, and may reach beyond the frame.
+  """
+
+  def __init__(self, size, window):
+    self.size, self.window = size, window
+    self.half = window // 2
+    self.num_locations = size**2
+
+  def flat(self, frames):
+    return tf.reshape(frames, [-1, self.num_locations])
+
+  def place(self, digits, seed):
+    """Puts digits into frames, each anywhere.
+
+    As published, the last row and column in which it would fit are left out.
+
+    Args:
+      digits: `Tensor` of shape `[B, window, window]`.
+      seed: Stateless seed, `int32[2]`.
+
+    Returns:
+      frames: `Tensor` of shape `[B, size, size]`.
+      locations: `int32` `Tensor` of shape `[B]`.
+    """
+    num_places = max(1, self.size - self.window)
+    u = _random.uniform([2, tf.shape(digits)[0]], seed, tf.float32)
+    starts = tf.cast(u * float(num_places), tf.int32)
+    starts = tf.minimum(starts, num_places - 1)  # u may round to 1
+    # [B, size, window]: which row of the digit is that of the frame.
+    rows, columns = (
+      tf.one_hot(
+        tf.range(self.size) - start[:, tf.newaxis],
+        self.window,
+        dtype=tf.float32,
+      )
+      for start in tf.unstack(starts)
+    )
+    frames = tf.linalg.matmul(
+      rows, tf.linalg.matmul(digits, columns, transpose_b=True)
+    )
+    row, column = tf.unstack(starts + self.half)
+    return frames, row * self.size + column
+
+  def _starts(self, locations):
+    """First row and first column of the windows, `[m, B]` each."""
+    locations = tf.cast(locations, tf.int32)
+    row, column = locations // self.size, locations % self.size
+    return row - self.half, column - self.half
+
+  def windows(self, frames, locations):
+    """The windows about locations; 0 beyond the frame.
+
+    Args:
+      frames: `Tensor` of shape `[B, size, size]`.
+      locations: `Tensor` of integers, `[m, B]`.
+
+    Returns:
+      windows: `Tensor` of shape `[m, B, window * window]`.
+    """
+    padded = self._padded(frames)
+    width = self.size + self.window - 1
+    row, column = (start + self.half for start in self._starts(locations))
+    offsets = tf.range(self.window)
+    offsets = offsets[:, tf.newaxis] * width + offsets
+    first = (row * width + column)[..., tf.newaxis]
+    index = first + tf.reshape(offsets, [-1])
+    index = tf.transpose(index, [1, 0, 2])
+    padded = tf.reshape(padded, [-1, width**2])
+    return tf.transpose(tf.gather(padded, index, batch_dims=1), [1, 0, 2])
+
+  def _padded(self, frames):
+    after = self.window - self.half - 1
+    return tf.pad(frames, [[0, 0], [self.half, after], [self.half, after]])
+
+  def is_inside(self, locations):
+    """Which pixels of the windows belong to the frame, 1 or 0.
+
+    Args:
+      locations: `Tensor` of integers, `[m, B]`.
+
+    Returns:
+      inside: `float32` `Tensor` of shape `[m, B, window * window]`.
+    """
+    rows, columns = (
+      tf.cast((x >= 0) & (x < self.size), tf.float32)
+      for x in (
+        start[..., tf.newaxis] + tf.range(self.window)
+        for start in self._starts(locations)
+      )
+    )
+    inside = rows[..., :, tf.newaxis] * columns[..., tf.newaxis, :]
+    return tf.reshape(inside, tf.concat([tf.shape(locations), [-1]], axis=0))
+
+  def soft_windows(self, frames, weights):
+    """Weighted sums of the windows about all locations.
+
+    One grouped convolution, of the frames by the weights: the windows of all
+    locations are never there at once.
+
+    Args:
+      frames: `Tensor` of shape `[B, size, size]`.
+      weights: `Tensor` of shape `[m, B, size * size]`.
+
+    Returns:
+      windows: `Tensor` of shape `[m, B, window * window]`.
+    """
+    num_atoms, batch = tf.unstack(tf.shape(weights)[:2])
+    padded = tf.transpose(self._padded(frames), [1, 2, 0])
+    padded = tf.tile(padded[tf.newaxis], [1, 1, 1, num_atoms])
+    kernels = tf.reshape(weights, [-1, self.size, self.size])
+    kernels = tf.transpose(kernels, [1, 2, 0])[..., tf.newaxis]
+    result = tf.nn.depthwise_conv2d(padded, kernels, [1, 1, 1, 1], 'VALID')
+    result = tf.transpose(result[0], [2, 0, 1])
+    return tf.reshape(result, [num_atoms, batch, self.window**2])
+
+  def distance(self, locations, others):
+    """How many pixels apart."""
+    apart = [
+      tf.cast(a - b, tf.float32)
+      for a, b in zip(
+        self._starts(locations), self._starts(others), strict=True
+      )
+    ]
+    return tf.sqrt(apart[0] ** 2 + apart[1] ** 2)
