@@ -1,0 +1,269 @@
+"""What a step of the semi-supervised autoencoder costs, here and elsewhere.
+
+The model of section 5.3 of the paper in the sizes of the authors' code, float32
+on the CPU. A step is: 64 unlabeled and 64 labeled images binarized anew, the
+objective (weights 0.9 and 0.1, exact entropy), its gradient, Adam. The images
+are in memory beforehand. In one process:
+
+* tfp_rb: all methods of `examples/semisupervised_mnist.py`, by a bare loop over
+  a compiled `train_step` of 37 steps. For RB an epoch of `model.fit` besides,
+  and the same epoch by that loop.
+* PyTorch, eager, as a user would write it: one encoder and decoder forward for
+  each category, in a loop. RB loops over the most probable one and one drawn
+  from the rest, Exact over all ten; `torch.optim.Adam`. Once more with the
+  loss compiled by `torch.compile`.
+* storchastic: `RaoBlackwellSF` and `Expect` on the same networks; it evaluates
+  the categories of an image in one batch.
+
+At equal weights, without noise, loss and gradient of all three must agree
+before anything is timed. Then all rows take turns, `--rounds` times. Printed
+are medians and quartiles of the milliseconds of a step, the ratio to our RB (of
+the same round) and what the ratios ought to be.
+
+  pip install -e '.[benchmarks]'
+  python examples/benchmarks/semisupervised.py
+
+Without torch or storchastic only our rows are measured.
+"""
+
+import csv
+import functools
+import pathlib
+import sys
+import time
+
+from absl import app, flags
+import numpy as np
+import tensorflow as tf
+import tqdm
+
+from tfp_rb import datasets
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import semisupervised_torch as others
+
+import semisupervised_mnist as experiment
+
+FLAGS = flags.FLAGS
+NUM_PIXELS, LATENT_DIM, BATCH_SIZE = 784, 8, 64
+RB = ('tfp_rb', 'RB-REINFORCE')
+FIT, BARE = ('tfp_rb', 'RB, epoch by fit'), ('tfp_rb', 'RB, epoch, bare loop')
+
+# Numerator, denominator, and whether their ratio is at least or at most that.
+TARGETS = (
+  (('torch', 'RB'), RB, 'at least', 3.0),
+  (('torch', 'Exact'), ('tfp_rb', 'Exact'), 'at least', 3.0),
+  (RB, ('tfp_rb', 'Exact'), 'at most', 0.556),
+  (RB, ('tfp_rb', 'REINFORCE'), 'at most', 1.2),
+  (FIT, BARE, 'at most', 1.1),
+)
+
+
+def make_data(num_calls, per_call):
+  """Images of 0 to 255, again, and labels: `[num_calls, per_call, 64, ...]`."""
+  mnist = datasets.load_mnist('embedded')
+  images = mnist.train_images.reshape([-1, NUM_PIXELS])
+  shape = [num_calls, per_call, BATCH_SIZE]
+  order = np.random.default_rng(0).integers(len(images), size=[2, *shape])
+  return images[order[0]], images[order[1]], mnist.train_labels[order[1]]
+
+
+# A row is a function that runs steps, all or only the first ones, and their
+# number. It waits for the last.
+
+
+def our_rows(methods, data, num_calls):
+  """The methods, and `fit` against the bare loop: rows by their names."""
+  calls = [tuple(tf.constant(x[i]) for x in data) for i in range(len(data[0]))]
+  per_call = data[0].shape[1]
+
+  def loop(step, calls):
+    def run(first=None):
+      for call in calls[:first]:
+        logs = step(call)
+      return float(logs['loss'])
+
+    return run, per_call * len(calls)
+
+  rows = {}
+  for method in methods:
+    model = experiment.make_model(method, seed=0)
+    step = tf.function(model.train_step, autograph=False, jit_compile=True)
+    rows['tfp_rb', method] = loop(step, calls[:num_calls])
+    if method == RB[1]:
+      fit = functools.partial(
+        model.fit,
+        tf.data.Dataset.from_tensor_slices(data),
+        verbose=0,
+        callbacks=[],
+        shuffle=False,
+      )
+      run_fit = lambda first=None, fit=fit: fit(steps_per_epoch=first)
+      rows[FIT] = run_fit, per_call * len(calls)
+      rows[BARE] = loop(step, calls)
+  return rows
+
+
+def as_torch(values):
+  """Weights of our model, or gradients, in the order of PyTorch's networks."""
+  found, kernels = [], []
+  for value in map(np.asarray, values):
+    if value.ndim == 2:
+      kernels.append(value)  # two before a bias: a layer of two inputs
+    else:
+      found += [np.concatenate(kernels).T, value]
+      kernels = []
+  return found
+
+
+def check(gradients, data):
+  """Raises if, without noise, loss or gradient differ from ours."""
+  names = [('torch', 'Exact'), ('storchastic', 'Expect')]
+  names = [name for name in names if name in gradients]
+  if not names:
+    return
+  model = experiment.make_model('Exact', seed=0)
+  bias = model.encoder.layers[-1].bias
+  # Scales of nearly nothing: whatever the noise is, `z` is the mean.
+  bias.assign(np.repeat([0.0, -20.0], LATENT_DIM))
+  *images, labels = (x[0, 0] for x in data)
+  images = [(x > 127).astype(np.float32) for x in images]
+  with tf.GradientTape() as tape:
+    unlabeled, labeled, _ = model.losses_of(
+      *map(tf.constant, images), tf.constant(labels), tf.constant([0, 0])
+    )
+    ours = 0.9 * tf.reduce_mean(unlabeled) + 0.1 * tf.reduce_mean(labeled)
+  weights = [v.value for v in model.trainable_weights]
+  expected = as_torch(tape.gradient(ours, weights))
+  torch = others.torch
+  batch = [*map(torch.tensor, images), torch.tensor(labels).long()]
+  for name in names:
+    networks = others.make_networks()
+    for p, value in zip(networks.parameters(), as_torch(weights)):
+      p.data = torch.tensor(value)
+    loss = gradients[name](networks, *batch)
+    np.testing.assert_allclose(loss.item(), ours, rtol=1e-5)
+    for p, value in zip(networks.parameters(), expected):
+      np.testing.assert_allclose(p.grad, value, rtol=1e-3, atol=1e-4)
+    print(f'{" ".join(name)}: loss {loss.item():.4f}, ours {ours:.4f}')
+
+
+def warm_up(rows):
+  """Runs a step of each. Returns what can, and of what cannot the reasons."""
+  able, failed = {}, {}
+  for name, row in tqdm.tqdm(rows.items(), desc='compile', unit='row'):
+    try:
+      row[0](1)
+      able[name] = row
+    except Exception as error:
+      if name[0] == 'tfp_rb':
+        raise
+      failed[name] = f'{type(error).__name__}: {error}'.splitlines()[0]
+  return able, failed
+
+
+def measure(rows, num_rounds):
+  """Milliseconds of a step, by row: arrays of shape `[num_rounds]`."""
+  times = {name: [] for name in rows}
+  rng = np.random.default_rng(0)
+  for _ in tqdm.trange(num_rounds, desc='measure', unit='round'):
+    # In another order each time: what ran before leaves its traces.
+    for i in rng.permutation(len(rows)):
+      name = list(rows)[i]
+      run, num_steps = rows[name]
+      start = time.perf_counter()
+      run()
+      times[name].append(1e3 * (time.perf_counter() - start) / num_steps)
+  return {name: np.array(t) for name, t in times.items()}
+
+
+def summarize(times, failed):
+  """Rows of the table: quartiles, and the ratio to our RB."""
+  table = []
+  for (library, method), t in times.items():
+    low, median, high = np.percentile(t, [25, 50, 75])
+    table.append({
+      'library': library,
+      'method': method,
+      'milliseconds': f'{median:.3f}',
+      'lower_quartile': f'{low:.3f}',
+      'upper_quartile': f'{high:.3f}',
+      'over_rb': f'{np.median(t / times[RB]):.3f}',
+      'rounds': len(t),
+      'note': '',
+    })  # fmt: skip
+  for (library, method), reason in failed.items():
+    blank = dict.fromkeys(table[0], '')
+    table.append(
+      {**blank, 'library': library, 'method': method, 'note': reason}
+    )
+  return table
+
+
+def verdicts(times):
+  """A line for each target whose two rows were measured."""
+  lines = []
+  for numerator, denominator, relation, bound in TARGETS:
+    if numerator in times and denominator in times:
+      ratio = np.median(times[numerator] / times[denominator])
+      sign = 1.0 if relation == 'at least' else -1.0
+      verdict = 'PASS' if sign * (ratio - bound) >= 0.0 else 'MISSED'
+      names = ' / '.join(' '.join(name) for name in (numerator, denominator))
+      lines.append(f'{verdict:7s}{names}: {ratio:.3f}, {relation} {bound}')
+  return lines
+
+
+def main(argv):
+  del argv
+  tf.get_logger().setLevel('ERROR')  # every method is a graph of its own
+  num_calls, per_call, epoch, num_rounds = FLAGS.calls, 37, 19, FLAGS.rounds
+  methods = dict.fromkeys([RB[1], *FLAGS.methods])  # the others over RB
+  if FLAGS.smoke:
+    num_calls, per_call, epoch, num_rounds = 1, 2, 2, 2
+    methods = [RB[1]]
+  data = make_data(epoch, per_call)
+  gradients, failed = others.peers(FLAGS.torch_compile and not FLAGS.smoke)
+  rows = our_rows(methods, data, num_calls)
+  if gradients:
+    rows.update(others.peer_rows(gradients, data, num_calls))
+  rows, unable = warm_up(rows)
+  check({n: g for n, g in gradients.items() if n in rows}, data)
+  times = measure(rows, num_rounds)
+  table = summarize(times, {**failed, **unable})
+  output_dir = pathlib.Path(FLAGS.output_dir)
+  output_dir.mkdir(parents=True, exist_ok=True)
+  with (output_dir / 'times.csv').open('w', newline='') as file:
+    writer = csv.DictWriter(file, table[0].keys())
+    writer.writeheader()
+    writer.writerows(table)
+  with (output_dir / 'rounds.csv').open('w', newline='') as file:
+    writer = csv.writer(file)
+    writer.writerow(['library', 'method', *range(num_rounds)])
+    writer.writerows([*name, *t.round(3)] for name, t in times.items())
+  print(f'\n{"":12s}{"":23s}{"ms":>8s}   {"quartiles":18s}{"over RB":>7s}')
+  for row in table:
+    quartiles = f'{row["lower_quartile"]:>8s} {row["upper_quartile"]:>8s}'
+    print(
+      f'{row["library"]:12s}{row["method"]:23s}{row["milliseconds"]:>8s} '
+      f'{quartiles:20s}{row["over_rb"]:>7s} {row["note"]}'
+    )
+  print('', *verdicts(times), sep='\n')
+  print(f'\nThe table is in {output_dir}.')
+
+
+def define_flags():
+  """Of the script only: who imports it may import others with such flags."""
+  names = list(experiment.METHODS)
+  flags.DEFINE_list('methods', names, f'{RB[1]}, and others of {names}.')
+  flags.DEFINE_integer('rounds', 7, 'How often each row is timed.')
+  flags.DEFINE_integer('calls', 2, 'Of 37 steps each, in a round.')
+  flags.DEFINE_bool('torch_compile', True, 'Whether to try `torch.compile`.')
+  flags.DEFINE_string(
+    'output_dir', 'outputs/semisupervised_times', 'Where the CSV file goes.'
+  )
+  flags.DEFINE_bool('smoke', False, 'Two steps of one method.')
+
+
+if __name__ == '__main__':
+  define_flags()
+  app.run(main)
