@@ -292,7 +292,7 @@ def main(argv):
   path_ks, variance_ks = SUMMED, range(NUM_ATOMS + 1)
   if _SMOKE.value:
     trials, steps, num_draws = 4, 100, 500
-    path_ks, variance_ks = (0, NUM_ATOMS), (0, 1, NUM_ATOMS)
+    path_ks, variance_ks = (0, NUM_ATOMS), (0, NUM_ATOMS)
   os.makedirs(_OUTPUT_DIR.value, exist_ok=True)
   in_output = lambda name: os.path.join(_OUTPUT_DIR.value, name)
 

@@ -24,7 +24,6 @@ discrete distributions. ICML 2019. https://arxiv.org/abs/1810.04777
 
 import csv
 import functools
-import json
 import pathlib
 
 from absl import app, flags
@@ -354,17 +353,16 @@ def main(argv):
       'latent_dim': 5, 'hidden_units': (128,), 'unlabeled_weight': 0.5,
     }  # fmt: skip
   test_data = evaluation_data(mnist.test_images, mnist.test_labels)
-  start, about = output / 'warm_start.npz', output / 'warm_start.json'
-  if about.exists():
-    before = json.loads(about.read_text())['source']
-    if before != mnist.source:
-      raise app.UsageError(
-        f'`--output_dir` must be of one source of data, but {output} has runs '
-        f'with {before}, and now there is {mnist.source}. Pass another one.'
-      )
-  first = warm_start(split, test_data, warm_epochs, 901, start, **settings)
+  start = output / 'warm_start.npz'
+  about = output / 'warm_start.json'
+  if not start.exists():
+    about.unlink(missing_ok=True)
+  first = training_runs.start_of(
+    about,
+    {'source': mnist.source},
+    lambda: warm_start(split, test_data, warm_epochs, 901, start, **settings),
+  )
   print(f'Warm start: {first}')
-  about.write_text(json.dumps({**first, 'source': mnist.source}) + '\n')
   if FLAGS.tune:
     tune(methods, split, start, output, epochs, mnist.source, **settings)
     return

@@ -10,6 +10,7 @@ import json
 import sys
 import time
 
+from absl import app
 import keras
 import numpy as np
 
@@ -125,6 +126,31 @@ def resume(model, backup, steps_per_epoch):
     path.unlink(missing_ok=True)
   model.set_weights(start)
   return 0
+
+
+def start_of(path, about, evaluate):
+  """What the runs of a folder have in common: how they start, and with what.
+
+  Args:
+    path: `pathlib.Path` of a JSON file, written the first time.
+    about: Dictionary, `source` of the data and settings.
+    evaluate: Callable without arguments, the metrics before training.
+
+  Returns:
+    start: Dictionary of `about` and the metrics.
+  """
+  if not path.exists():
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({**evaluate(), **about}) + '\n')
+  start = json.loads(path.read_text())
+  for name, value in about.items():
+    if start[name] != value:
+      raise app.UsageError(
+        '`--output_dir` must have runs of one kind, but those in '
+        f'{path.parent} have {name} {start[name]!r}, and now it is {value!r}. '
+        'Pass another folder.'
+      )
+  return start
 
 
 def rows_of(path):

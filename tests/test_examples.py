@@ -31,7 +31,7 @@ def test_the_bernoulli_example_writes_tables_and_figures(tmp_path):
     assert (tmp_path / name).stat().st_size > 10_000
   with open(tmp_path / 'variances.csv') as file:
     rows = list(csv.DictReader(file))
-  assert len(rows) == 3 * 2 * 3
+  assert len(rows) == 3 * 2 * 2
   assert all(np.isfinite(float(row['measured'])) for row in rows)
   with open(tmp_path / 'paths.csv') as file:
     assert len(list(csv.DictReader(file))) == 3 * 2 * 100

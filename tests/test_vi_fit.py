@@ -151,7 +151,9 @@ class PlainDescent:
     (lambda: keras.optimizers.Adam(0.1), True),
     (lambda: keras.optimizers.SGD(0.5), None),
     (lambda: tf_keras.optimizers.Adam(0.1), False),
-    (lambda: tf_keras.optimizers.SGD(0.5), True),
+    pytest.param(
+      lambda: tf_keras.optimizers.SGD(0.5), True, marks=pytest.mark.slow
+    ),
     (PlainDescent, False),
   ],
   ids=['keras_jit', 'keras', 'tf_keras', 'tf_keras_jit', 'own'],

@@ -39,6 +39,20 @@ class Frames:
     u = _random.uniform([2, tf.shape(digits)[0]], seed, tf.float32)
     starts = tf.cast(u * float(num_places), tf.int32)
     starts = tf.minimum(starts, num_places - 1)  # u may round to 1
+    row, column = tf.unstack(starts + self.half)
+    locations = row * self.size + column
+    return self.paste(digits, locations), locations
+
+  def paste(self, digits, locations):
+    """Empty frames but for digits about locations, cut off at the border.
+
+    Args:
+      digits: `Tensor` of shape `[B, window, window]` or `[B, window**2]`.
+      locations: `Tensor` of integers, `[B]`.
+
+    Returns:
+      frames: `Tensor` of shape `[B, size, size]`.
+    """
     # [B, size, window]: which row of the digit is that of the frame.
     rows, columns = (
       tf.one_hot(
@@ -46,13 +60,12 @@ class Frames:
         self.window,
         dtype=tf.float32,
       )
-      for start in tf.unstack(starts)
+      for start in self._starts(locations)
     )
-    frames = tf.linalg.matmul(
+    digits = tf.reshape(digits, [-1, self.window, self.window])
+    return tf.linalg.matmul(
       rows, tf.linalg.matmul(digits, columns, transpose_b=True)
     )
-    row, column = tf.unstack(starts + self.half)
-    return frames, row * self.size + column
 
   def _starts(self, locations):
     """First row and first column of the windows, `[m, B]` each."""

@@ -3,7 +3,14 @@
 import keras
 import tensorflow as tf
 
-__all__ = ['ConcatDense', 'MLP']
+__all__ = ['ConcatDense', 'MLP', 'by_fan_in']
+
+
+def by_fan_in(fan_in):
+  """Initializers of a layer, uniform as those of the authors' PyTorch."""
+  limit = fan_in**-0.5
+  uniform = lambda: keras.initializers.RandomUniform(-limit, limit)
+  return {'kernel_initializer': uniform(), 'bias_initializer': uniform()}
 
 
 @keras.saving.register_keras_serializable('tfp_rb')
@@ -56,19 +63,28 @@ class MLP(keras.layers.Layer):
   """Dense layers with an activation, one without, of inputs of any rank."""
 
   def __init__(
-    self, input_size, hidden_units, output_size, activation='relu', **kwargs
+    self,
+    input_size,
+    hidden_units,
+    output_size,
+    activation='relu',
+    uniform=False,
+    **kwargs,
   ):
     super().__init__(**kwargs)
     self.sizes = (input_size, tuple(hidden_units), output_size)
-    self.activation = activation
+    self.activation, self.uniform = activation, uniform
+    sizes = [input_size, *hidden_units]
+    starts = [by_fan_in(size) if uniform else {} for size in sizes]
     self.layers = [
-      keras.layers.Dense(units, activation=activation) for units in hidden_units
+      keras.layers.Dense(units, activation=activation, **start)
+      for units, start in zip(hidden_units, starts[:-1], strict=True)
     ]
     # What losses are made of is float32 under any policy.
-    self.layers.append(keras.layers.Dense(output_size, dtype='float32'))
-    for layer, size in zip(
-      self.layers, [input_size, *hidden_units], strict=True
-    ):
+    self.layers.append(
+      keras.layers.Dense(output_size, dtype='float32', **starts[-1])
+    )
+    for layer, size in zip(self.layers, sizes, strict=True):
       layer.build([None, size])
     self.built = True
 
@@ -85,4 +101,5 @@ class MLP(keras.layers.Layer):
       'hidden_units': hidden_units,
       'output_size': output_size,
       'activation': self.activation,
+      'uniform': self.uniform,
     }

@@ -1,5 +1,7 @@
 """The autoencoder with hard attention of the paper, section 5.4."""
 
+import functools
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -12,7 +14,7 @@ from tfp_rb.baselines import IndependentSample
 from tfp_rb.estimators import REINFORCE
 from tfp_rb.models._base import EstimatorModel
 from tfp_rb.models._frames import Frames
-from tfp_rb.models._layers import MLP
+from tfp_rb.models._layers import MLP, by_fan_in
 from tfp_rb.models._pixels import binarize
 
 __all__ = ['MovingVAE']
@@ -99,17 +101,19 @@ class MovingVAE(EstimatorModel):
     super().__init__(estimator, seed, settings, **kwargs)
     self.frames = Frames(frame, window)
     self.entropy_weight, self.epsilon = entropy_weight, epsilon
-    self.convolutions = [
-      keras.layers.Conv2D(n, 3, activation=activation)
-      for n, activation in [(channels, 'relu')] * 3 + [(1, None)]
-    ]
+    # Without a warm start much depends on the start: it is the authors'.
+    self.convolutions = []
     shape = [None, frame, frame, 1]
-    for layer in self.convolutions:
+    for n, activation in [(channels, 'relu')] * 3 + [(1, None)]:
+      start = by_fan_in(9 * shape[-1])
+      layer = keras.layers.Conv2D(n, 3, activation=activation, **start)
       layer.build(shape)
       shape = layer.compute_output_shape(shape)
-    self.attention = MLP(shape[1] * shape[2], (), frame**2)
-    self.encoder = MLP(window**2, [hidden_units], 2 * latent_dim, 'tanh')
-    self.decoder = MLP(latent_dim, [hidden_units], window**2, 'tanh')
+      self.convolutions.append(layer)
+    network = functools.partial(MLP, activation='tanh', uniform=True)
+    self.attention = network(shape[1] * shape[2], (), frame**2)
+    self.encoder = network(window**2, [hidden_units], 2 * latent_dim)
+    self.decoder = network(latent_dim, [hidden_units], window**2)
     self._nelbo_metric = keras.metrics.Mean(name='negative_elbo')
     self._distance_metric = keras.metrics.Mean(name='distance')
     self.built = True
@@ -219,6 +223,20 @@ class MovingVAE(EstimatorModel):
     self._distance_metric.update_state(self.frames.distance(guess, truth))
     metrics = (self._nelbo_metric, self._distance_metric)
     return {m.name: m.result() for m in metrics}
+
+  def reconstruct(self, frames):
+    """The means of the pixels, at the most probable location, without noise.
+
+    Args:
+      frames: Binary `Tensor` of shape `[B, frame, frame]`.
+
+    Returns:
+      images: `Tensor` of that shape, values 0 to 1.
+    """
+    locations = tf.argmax(self(frames), axis=-1, output_type=tf.int32)
+    windows = self.frames.windows(frames, locations[tf.newaxis])[0]
+    mean, _ = tf.split(self.encoder(windows), 2, axis=-1)
+    return self.frames.paste(tf.sigmoid(self.decoder(mean)), locations)
 
   @property
   def metrics(self):

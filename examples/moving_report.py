@@ -1,0 +1,149 @@
+"""Figures 5 and 6, reconstructions and Table 2 of moving MNIST."""
+
+import csv
+import json
+
+import matplotlib
+import numpy as np
+
+from tfp_rb import models
+import training_runs
+
+matplotlib.use('Agg')
+import matplotlib.pyplot as plt
+
+# Negative ELBO after 2, 10, 20 and 50 epochs, read off Figure 6; Table 2,
+# seconds of an epoch on a V100.
+PAPER = {
+  'RB-REINFORCE+': ((735, 322, 250, 211), 15.4),
+  'REINFORCE+': ((955, 925, 870, 790), 8.9),
+  'RELAX': ((1390, 505, 408, 239), 11.1),
+  'NVIL': ((860, 405, 331, 268), 9.5),
+  'Gumbel': ((1365, 1440, 1670, 1610), 8.7),
+}
+EPOCHS = (2, 10, 20, 50)
+COLUMNS = ('val_negative_elbo', 'val_distance', 'loss', 'rest', 'seconds')
+
+
+def reconstruct(model, digits, path, source):
+  """Writes frames, the attention to them and what the decoder makes of it."""
+  frames, _ = model.frames.place(models.binarize(digits, [0, 1]), [0, 2])
+  attention = np.exp(model(frames))
+  images = model.reconstruct(frames)
+  path.parent.mkdir(parents=True, exist_ok=True)
+  with path.open('w', newline='') as file:
+    writer = csv.writer(file)
+    for kind, rows in (
+      ('frame', frames), ('attention', attention), ('reconstruction', images)
+    ):  # fmt: skip
+      for row in np.reshape(rows, [len(digits), -1]):
+        writer.writerow([source, kind, *(f'{x:.4g}' for x in row)])
+
+
+def plot_reconstructions(csv_path, path, method):
+  with csv_path.open(newline='') as file:
+    rows = list(csv.reader(file))
+  kinds = ('frame', 'attention', 'reconstruction')
+  images = {
+    kind: np.array([row[2:] for row in rows if row[1] == kind], float)
+    for kind in kinds
+  }
+  num_images, num_pixels = images['frame'].shape
+  size = int(num_pixels**0.5)
+  figure, axes = plt.subplots(
+    num_images, 3, figsize=(6.5, 2.1 * num_images), layout='constrained'
+  )
+  for i in range(num_images):
+    for axis, kind in zip(axes[i], kinds, strict=True):
+      axis.imshow(-images[kind][i].reshape([size, size]), cmap='gray')
+      axis.set(xticks=[], yticks=[], title=kind if i == 0 else '')
+  figure.suptitle(f'{method}, {rows[0][0]}', fontsize=9)
+  figure.savefig(path, dpi=110)
+  plt.close(figure)
+
+
+def plot_examples(csv_path, path):
+  """Figure 5: some frames."""
+  with csv_path.open(newline='') as file:
+    rows = [row for row in csv.reader(file) if row[1] == 'frame']
+  figure, axes = plt.subplots(
+    1, len(rows), figsize=(2.4 * len(rows), 2.8), layout='constrained'
+  )
+  for axis, row in zip(axes, rows, strict=True):
+    size = int(len(row[2:]) ** 0.5)
+    axis.imshow(-np.array(row[2:], float).reshape([size, size]), cmap='gray')
+    axis.set(xticks=[], yticks=[])
+  figure.suptitle(rows[0][0], fontsize=9)
+  figure.savefig(path, dpi=110)
+  plt.close(figure)
+
+
+def plot(path, runs, source):
+  """Figure 6: negative ELBO, and the distance from the truth."""
+  figure, axes = plt.subplots(1, 2, figsize=(12, 4.8), layout='constrained')
+  for axis, column, label in (
+    (axes[0], 'val_negative_elbo', 'negative ELBO at the best location [nats]'),
+    (axes[1], 'val_distance', 'distance of the best location [pixels]'),
+  ):
+    training_runs.plot_paths(axis, runs, column)
+    axis.set(ylabel=label, yscale='log')
+  axes[0].axhline(500, color='0.7', linewidth=0.8)
+  axes[0].legend(fontsize=8)
+  figure.suptitle(f'Test images of {source}')
+  figure.savefig(path, dpi=130)
+  plt.close(figure)
+
+
+def to_reach(log, level=500.0):
+  """Epochs and seconds of training until the mean falls below; or NaN."""
+  below = np.flatnonzero(np.asarray(log['val_negative_elbo']) < level)
+  if not len(below):
+    return np.nan, np.nan
+  return below[0], np.nansum(log['seconds'][: below[0] + 1])
+
+
+def print_table(runs):
+  print(
+    f'{"":18s}{"runs":>5s}'
+    + ''.join(f'{f"epoch {e}":>14s}' for e in EPOCHS)
+    + f'{"pixels":>8s}{"s/epoch":>9s}{"epochs, s to 500":>18s}'
+  )
+  for method, by_seed in runs.items():
+    logs = list(by_seed.values())
+    paper, _ = PAPER.get(method, (('',) * len(EPOCHS), ''))
+    cells = ''
+    for epoch, theirs in zip(EPOCHS, paper, strict=True):
+      there = [x['val_negative_elbo'] for x in logs]
+      there = [x[epoch] for x in there if len(x) > epoch]
+      ours = f'{np.mean(there):.0f}' if there else ''
+      cells += f'{f"{ours} / {theirs}":>14s}'
+    pixels = np.mean([log['val_distance'][-1] for log in logs])
+    seconds = np.median([np.nanmedian(log['seconds'][2:]) for log in logs])
+    reached = np.mean([to_reach(log) for log in logs], axis=0)
+    print(
+      f'{method:18s}{len(logs):5d}{cells}{pixels:8.2f}{seconds:9.1f}'
+      f'{f"{reached[0]:.1f}, {reached[1]:.0f}":>18s}'
+    )
+
+
+def report(output, methods):
+  """Tables and figures of what has been run, `methods` in this order."""
+  first = json.loads((output / 'start.json').read_text())
+  runs = training_runs.collect(
+    output,
+    COLUMNS,
+    {f'val_{name}': first[name] for name in ('negative_elbo', 'distance')},
+  )
+  order = [*methods, *sorted(runs.keys() - set(methods))]
+  runs = {method: runs[method] for method in order if method in runs}
+  if not runs:
+    print(f'No run has finished an epoch in {output} yet.')
+    return
+  about = f'{first["source"]}, entropy x {first["entropy_weight"]:g}'
+  training_runs.write_paths(output / 'paths.csv', runs, about)
+  plot(output / 'figure_6.png', runs, about)
+  for path in sorted(output.glob('*/reconstructions.csv')):
+    method = path.parent.name
+    plot_reconstructions(path, path.with_suffix('.png'), method)
+    plot_examples(path, output / 'figure_5.png')
+  print_table(runs)
