@@ -1,7 +1,7 @@
 # `make demo` and `make test` need nothing but make and a supported Python.
 
 VENV ?= .venv
-OUTPUT_DIR ?= outputs/bernoulli
+OUTPUT_DIR ?= outputs/demo
 JOBS ?= 2
 
 # The first interpreter that runs (a shim may exist and fail) and is supported.
@@ -22,20 +22,20 @@ help:  ## List the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1:\2/p' $(MAKEFILE_LIST) \
 	  | awk -F: '{ printf "%-16s %s\n", $$1, $$2 }'
 
-demo: $(VENV)/.installed-examples  ## Run the Bernoulli experiment, draw its plot
-	@echo 'About a minute on two cores. Messages about CUDA are harmless.'
-	$(RUN) examples/bernoulli.py --output_dir='$(OUTPUT_DIR)'
-	@echo 'The plot is here:' && ls '$(OUTPUT_DIR)'/*.png
+demo: $(VENV)/.installed-examples  ## Train three methods on MNIST, draw the plots
+	@echo 'About 3 minutes on two cores. Messages about CUDA are harmless.'
+	$(RUN) examples/semisupervised_mnist.py --demo --output_dir='$(OUTPUT_DIR)'
+	@ls '$(OUTPUT_DIR)'/*.png
 
 lint: $(VENV)/.installed-test  ## Check style and format
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 
 test: lint  ## Check style and format, run the tests
-	$(RUN) -m pytest -n $(JOBS)
+	$(RUN) -m pytest -n $(JOBS) --dist worksteal
 
 test-all: lint  ## The same with the longer randomised tests
-	$(RUN) -m pytest -n $(JOBS) -m 'slow or not slow'
+	$(RUN) -m pytest -n $(JOBS) --dist worksteal -m 'slow or not slow'
 
 format: $(VENV)/.installed-test  ## Format the code and repair what lint can
 	$(RUN) -m ruff check --fix .

@@ -225,6 +225,7 @@ def warm_start(split, test_data, epochs, seed, path, **settings):
       training_data(alone, 0, seed),
       epochs=epochs,
       steps_per_epoch=num_steps // per_call,
+      shuffle=False,  # the data are
       verbose=0,
     )
     path.parent.mkdir(parents=True, exist_ok=True)
