@@ -208,6 +208,16 @@ def test_variables_of_the_estimator_are_trained_and_saved(
     np.testing.assert_array_equal(a, b)
 
 
+def test_steps_per_execution_of_keras():
+  model = make()
+  model.compile(
+    keras.optimizers.SGD(0.01), jit_compile=False, steps_per_execution=3
+  )
+  history = model.fit(data_of().repeat(6), verbose=0)
+  assert model.optimizer.iterations == 6
+  assert np.isfinite(history.history['loss'][0])
+
+
 def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(tmp_path):
   class Stop(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch, logs=None):
@@ -377,6 +387,20 @@ other = weights_after_a_step(two, of(twice), False)
 distance = lambda x: max(np.abs(a - b).max() for a, b in zip(one, x))
 assert distance(same) < 1e-5, distance(same)
 assert distance(other) > 1e-3, distance(other)
+
+# What an estimator moves by itself, moves on both.
+for make_estimator in (
+  lambda: t.tfp_rb.NVIL(t.network([None, 20]), center=True),
+  lambda: t.tfp_rb.GumbelSoftmax(t.tfp_rb.AnnealedTemperature(rate=0.1)),
+):
+  with two.scope():
+    model = t.make(make_estimator())
+    model.compile(keras.optimizers.SGD(0.01), jit_compile=False)
+  model.fit(of(twice).repeat(3), verbose=0)
+  moved = [v for v in model.estimator.variables if not v.trainable]
+  for variable in moved:
+    assert all(float(v) != 0.0 for v in variable.values), variable
+  assert moved
 """
 
 
