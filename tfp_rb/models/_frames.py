@@ -120,8 +120,9 @@ class Frames:
   def soft_windows(self, frames, weights):
     """Weighted sums of the windows about all locations.
 
-    One grouped convolution, of the frames by the weights: the windows of all
-    locations are never there at once.
+    A correlation of frames and weights, by Fourier transforms: the windows of
+    all locations are never there at once. (A grouped convolution gives the
+    same, in ten times the time on a CPU.)
 
     Args:
       frames: `Tensor` of shape `[B, size, size]`.
@@ -130,14 +131,19 @@ class Frames:
     Returns:
       windows: `Tensor` of shape `[m, B, window * window]`.
     """
-    num_atoms, batch = tf.unstack(tf.shape(weights)[:2])
-    padded = tf.transpose(self._padded(frames), [1, 2, 0])
-    padded = tf.tile(padded[tf.newaxis], [1, 1, 1, num_atoms])
-    kernels = tf.reshape(weights, [-1, self.size, self.size])
-    kernels = tf.transpose(kernels, [1, 2, 0])[..., tf.newaxis]
-    result = tf.nn.depthwise_conv2d(padded, kernels, [1, 1, 1, 1], 'VALID')
-    result = tf.transpose(result[0], [2, 0, 1])
-    return tf.reshape(result, [num_atoms, batch, self.window**2])
+    length = self.size + self.window - 1  # nothing wraps around
+    length += length % 2
+    shape = [length, length]
+    weights = tf.reshape(
+      weights, tf.concat([tf.shape(weights)[:-1], [self.size] * 2], axis=0)
+    )
+    transform = lambda x: tf.signal.rfft2d(x, fft_length=shape)
+    product = transform(self._padded(frames)) * tf.math.conj(transform(weights))
+    windows = tf.signal.irfft2d(product, fft_length=shape)
+    windows = windows[..., : self.window, : self.window]
+    return tf.reshape(
+      windows, tf.concat([tf.shape(windows)[:-2], [self.window**2]], axis=0)
+    )
 
   def distance(self, locations, others):
     """How many pixels apart."""

@@ -13,8 +13,9 @@ from tfp_rb._rao_blackwell import rao_blackwellize
 from tfp_rb.baselines import IndependentSample
 from tfp_rb.estimators import REINFORCE
 from tfp_rb.models._base import EstimatorModel
+from tfp_rb.models._convolutions import Convolutions
 from tfp_rb.models._frames import Frames
-from tfp_rb.models._layers import MLP, by_fan_in
+from tfp_rb.models._layers import MLP
 from tfp_rb.models._pixels import binarize
 
 __all__ = ['MovingVAE']
@@ -102,16 +103,9 @@ class MovingVAE(EstimatorModel):
     self.frames = Frames(frame, window)
     self.entropy_weight, self.epsilon = entropy_weight, epsilon
     # Without a warm start much depends on the start: it is the authors'.
-    self.convolutions = []
-    shape = [None, frame, frame, 1]
-    for n, activation in [(channels, 'relu')] * 3 + [(1, None)]:
-      start = by_fan_in(9 * shape[-1])
-      layer = keras.layers.Conv2D(n, 3, activation=activation, **start)
-      layer.build(shape)
-      shape = layer.compute_output_shape(shape)
-      self.convolutions.append(layer)
+    self.convolutions = Convolutions(frame, (channels,) * 3 + (1,))
     network = functools.partial(MLP, activation='tanh', uniform=True)
-    self.attention = network(shape[1] * shape[2], (), frame**2)
+    self.attention = network(self.convolutions.output_size**2, (), frame**2)
     self.encoder = network(window**2, [hidden_units], 2 * latent_dim)
     self.decoder = network(latent_dim, [hidden_units], window**2)
     self._nelbo_metric = keras.metrics.Mean(name='negative_elbo')
@@ -124,11 +118,7 @@ class MovingVAE(EstimatorModel):
 
   def call(self, frames):
     """Log-probabilities of the locations, `[B, frame * frame]`."""
-    hidden = frames[..., tf.newaxis]
-    for layer in self.convolutions:
-      hidden = layer(hidden)
-    hidden = tf.reshape(hidden, [-1, np.prod(hidden.shape[1:])])
-    return tf.nn.log_softmax(self.attention(hidden))
+    return tf.nn.log_softmax(self.attention(self.convolutions(frames)))
 
   def negative_bound(self, frames, locations, seed):
     """`f(x, l)`: reconstruction and divergence, one draw of `z` each.
@@ -164,11 +154,9 @@ class MovingVAE(EstimatorModel):
 
   def _reconstruction(self, frames, windows, inside, logits):
     """Minus the log-likelihood of the whole frame."""
-    log = lambda x: tf.math.log(x + self.epsilon)
-    likelihood = inside * (
-      windows * log(tf.sigmoid(logits))
-      + (1.0 - windows) * log(tf.sigmoid(-logits))
-    )
+    # Pixels are 0 or 1, so one of the two logarithms is enough.
+    probs = tf.sigmoid((2.0 * windows - 1.0) * logits)
+    likelihood = inside * tf.math.log(probs + self.epsilon)
     # Elsewhere the mean is 0, and only the number of lit pixels counts.
     num_lit = tf.reduce_sum(frames, axis=[-2, -1])
     lit = num_lit - tf.reduce_sum(windows, axis=-1)
