@@ -64,7 +64,7 @@ $(VENV)/.installed-%: setup.py
 	  $(PYTHON) -m venv '$(VENV)'; }
 	@echo 'Installing tfp_rb[$*] into $(VENV), which may take some minutes.'
 	@rm -f $@ && touch $@.started
-	@$(RUN) -m pip install -qq --disable-pip-version-check \
+	@$(RUN) -m pip install -qq --no-compile --disable-pip-version-check \
 	  --editable '.[$*]'
 	@mv $@.started $@
 	@test '$*' != test || cp -p $@ $(VENV)/.installed-examples

@@ -128,7 +128,11 @@ def print_table(runs):
 
 def report(output, methods):
   """Tables and figures of what has been run, `methods` in this order."""
-  first = json.loads((output / 'start.json').read_text())
+  start = output / 'start.json'
+  if not start.exists():
+    print(f'Nothing has been run in {output} yet: {start.name} is not there.')
+    return
+  first = json.loads(start.read_text())
   runs = training_runs.collect(
     output,
     COLUMNS,

@@ -347,11 +347,11 @@ def main(argv):
   if FLAGS.smoke:
     split = split._replace(unlabeled=tuple(x[:256] for x in split.unlabeled))
     settings = {
-      'classifier_units': (16,), 'hidden_units': (16,), 'jit_compile': False,
+      'classifier_units': [16], 'hidden_units': [16], 'jit_compile': False,
     }  # fmt: skip
   if FLAGS.as_written:
-    settings = {
-      'latent_dim': 5, 'hidden_units': (128,), 'unlabeled_weight': 0.5,
+    settings |= {
+      'latent_dim': 5, 'hidden_units': [128], 'unlabeled_weight': 0.5,
     }  # fmt: skip
   test_data = evaluation_data(mnist.test_images, mnist.test_labels)
   start = output / 'warm_start.npz'
@@ -360,7 +360,7 @@ def main(argv):
     about.unlink(missing_ok=True)
   first = training_runs.start_of(
     about,
-    {'source': mnist.source},
+    {'source': mnist.source, 'settings': settings},
     lambda: warm_start(split, test_data, warm_epochs, 901, start, **settings),
   )
   print(f'Warm start: {first}')

@@ -111,7 +111,11 @@ def plot_generated(csv_path, path):
 
 def report(output, methods):
   """Tables and figures of what has been run, `methods` in this order."""
-  first = json.loads((output / 'warm_start.json').read_text())
+  start = output / 'warm_start.json'
+  if not start.exists():
+    print(f'Nothing has been run in {output} yet: {start.name} is not there.')
+    return
+  first = json.loads(start.read_text())
   columns = ('val_negative_elbo', 'val_accuracy', 'loss', 'rest', 'seconds')
   runs = training_runs.collect(
     output,
@@ -126,13 +130,14 @@ def report(output, methods):
   training_runs.write_paths(output / 'paths.csv', runs, first['source'])
   plot(output / 'figure_4.png', runs, first['source'])
   saved = [output / m / '0' / 'last.keras' for m in runs]
-  saved = [path for path in saved if path.exists()]
-  if saved:
-    generate(
-      keras.models.load_model(saved[0]),
-      output / 'generated.csv',
-      f'{saved[0].parts[-3]}, {first["source"]}',
-    )
+  for path in [path for path in saved if path.exists()][:1]:
+    try:
+      model = keras.models.load_model(path)
+    except (OSError, KeyError, ValueError) as error:
+      print(f'{path} cannot be read, perhaps it is being written: {error}')
+    else:
+      about = f'{path.parts[-3]}, {first["source"]}'
+      generate(model, output / 'generated.csv', about)
   if (output / 'generated.csv').exists():
     plot_generated(output / 'generated.csv', output / 'generated.png')
   print_table(runs)

@@ -6,7 +6,9 @@ resume from, and `tensorboard`. `paths.csv` has the rows of all runs.
 """
 
 import csv
+import io
 import json
+import os
 import sys
 import time
 
@@ -50,13 +52,13 @@ def train(
     source: Python `str`, what the data are.
 
   Returns:
-    log: The columns of the log by epoch.
+    log: The columns of the log by epoch. The model has its last weights.
   """
   log = folder / 'log.csv'
-  if finished_epochs(log) < epochs:
+  num_steps, per_call = steps
+  done = resume(model, folder, num_steps)
+  if done < epochs:
     folder.mkdir(parents=True, exist_ok=True)
-    num_steps, per_call = steps
-    done = resume(model, folder / 'backup', num_steps)
     before = keep_rows(log, done)
     checkpoint = keras.callbacks.ModelCheckpoint
     model.fit(
@@ -93,7 +95,7 @@ def train(
   return read_log(log)
 
 
-def resume(model, backup, steps_per_epoch):
+def resume(model, folder, steps_per_epoch):
   """Makes a backup whole that was stopped while it was written.
 
   `BackupAndRestore` writes the weights, then the number of epochs. The count
@@ -101,15 +103,22 @@ def resume(model, backup, steps_per_epoch):
 
   Args:
     model: The compiled model; its weights become those of the backup.
-    backup: `pathlib.Path` of the folder.
+    folder: `pathlib.Path` of the run.
     steps_per_epoch: Python `int`.
 
   Returns:
-    epochs: Python `int`, those that are done.
+    epochs: Python `int`, those that are done, and logged.
   """
-  weights = backup / 'latest.weights.h5'
-  metadata = backup / 'training_metadata.json'
-  start = model.get_weights()
+  weights = folder / 'backup' / 'latest.weights.h5'
+  metadata = folder / 'backup' / 'training_metadata.json'
+  logged = [int(row['epoch']) for row in rows_of(folder / 'log.csv')]
+  variables = [
+    *model.weights,
+    *model.optimizer.variables,
+    *model.estimator.variables,
+    *(model.estimator_optimizer.variables if model.estimator_optimizer else ()),
+  ]
+  start = [v.numpy() for v in variables]
   for path in (weights, weights.with_name(weights.name + '.bkp')):
     if not path.exists():
       continue
@@ -117,16 +126,25 @@ def resume(model, backup, steps_per_epoch):
     whole.write_bytes(path.read_bytes())
     try:
       model.load_weights(whole)
-    except (OSError, KeyError, ValueError):
+    except (OSError, KeyError, ValueError, RuntimeError):
       continue  # half written
-    whole.replace(weights)
     epochs = int(model.optimizer.iterations) // steps_per_epoch
-    metadata.write_text(json.dumps({'epoch': epochs, 'batch': 0}))
-    return epochs
+    if logged[:epochs] == list(range(epochs)):
+      whole.replace(weights)
+      write(metadata, json.dumps({'epoch': epochs, 'batch': 0}))
+      return epochs
   for path in (weights, metadata):
     path.unlink(missing_ok=True)
-  model.set_weights(start)
+  for variable, value in zip(variables, start, strict=True):
+    variable.assign(value)
   return 0
+
+
+def write(path, text):
+  """All of it, or nothing: whoever is stopped leaves the file that was."""
+  unfinished = path.with_name(f'{path.name}.{os.getpid()}')
+  unfinished.write_text(text)
+  unfinished.replace(path)
 
 
 def start_of(path, about, evaluate):
@@ -142,10 +160,10 @@ def start_of(path, about, evaluate):
   """
   if not path.exists():
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({**evaluate(), **about}) + '\n')
+    write(path, json.dumps({**evaluate(), **about}) + '\n')
   start = json.loads(path.read_text())
   for name, value in about.items():
-    if start[name] != value:
+    if start.get(name, value) != value:
       raise app.UsageError(
         '`--output_dir` must have runs of one kind, but those in '
         f'{path.parent} have {name} {start[name]!r}, and now it is {value!r}. '
@@ -169,10 +187,11 @@ def keep_rows(path, epochs):
   if not rows:
     path.unlink(missing_ok=True)
     return []
-  with path.open('w', newline='') as file:
-    writer = csv.DictWriter(file, list(rows[0]))
-    writer.writeheader()
-    writer.writerows(rows)
+  file = io.StringIO(newline='')
+  writer = csv.DictWriter(file, list(rows[0]), lineterminator='\n')
+  writer.writeheader()
+  writer.writerows(rows)
+  write(path, file.getvalue())
   return rows
 
 
@@ -221,15 +240,16 @@ def collect(output, columns, first):
 
 def write_paths(path, runs, source):
   """One row for a method, a seed and an epoch."""
-  with path.open('w', newline='') as file:
-    writer = csv.writer(file)
-    for method, by_seed in runs.items():
-      for seed, log in by_seed.items():
-        if file.tell() == 0:
-          writer.writerow(['method', 'seed', 'epoch', *log, 'data'])
-        for epoch, values in enumerate(zip(*log.values(), strict=True)):
-          values = ['' if np.isnan(v) else f'{v:.6g}' for v in values]
-          writer.writerow([method, seed, epoch, *values, source])
+  file = io.StringIO(newline='')
+  writer = csv.writer(file, lineterminator='\n')
+  for method, by_seed in runs.items():
+    for seed, log in by_seed.items():
+      if file.tell() == 0:
+        writer.writerow(['method', 'seed', 'epoch', *log, 'data'])
+      for epoch, values in enumerate(zip(*log.values(), strict=True)):
+        values = ['' if np.isnan(v) else f'{v:.6g}' for v in values]
+        writer.writerow([method, seed, epoch, *values, source])
+  write(path, file.getvalue())
 
 
 def mean_and_error(values):

@@ -105,8 +105,13 @@ def test_atoms_share_their_noise_if_asked_to():
     assert np.allclose(losses[0], losses[1]) == share
 
 
-def test_loss_with_all_labels_summed_is_the_sum_written_out():
-  model = make(tfp_rb.Exact(), share_noise=True, alpha=2.0)
+@pytest.mark.parametrize(
+  'estimator',
+  [tfp_rb.Exact(), tfp_rb.rao_blackwellize(tfp_rb.REINFORCE(), num_summed=3)],
+  ids=['Exact', 'REINFORCE'],
+)
+def test_loss_with_all_labels_summed_is_the_sum_written_out(estimator):
+  model = make(estimator, share_noise=True, alpha=2.0)
   variables = [v.value for v in model.trainable_variables]
   seeds = tfp_rb._random.split_seed(SEED, n=3)
   with tf.GradientTape(persistent=True) as tape:
@@ -155,7 +160,7 @@ def test_several_steps_in_one_call_are_the_same_steps(monkeypatch):
   )
   weights = []
   for num_batches in (None, 3):
-    model = make()
+    model = make(tfp_rb.REINFORCE())  # the least to compile
     model.compile(keras.optimizers.Adam(0.01), jit_compile=bool(num_batches))
     data = data_of(num_batches)
     model.fit(data.repeat(1 if num_batches else 3), verbose=0)
@@ -183,9 +188,8 @@ def test_variables_of_the_estimator_are_trained_and_saved(
     jit_compile=False,
   )
   model.fit(data_of().repeat(2), verbose=0)
-  assert any(
-    np.any(b != np.asarray(v)) for b, v in zip(before, own, strict=True)
-  )
+  for old, new in zip(before, own, strict=True):
+    assert np.any(old != np.asarray(new)), new
 
   model.save(tmp_path / 'model.keras')
   loaded = keras.models.load_model(tmp_path / 'model.keras')  # in safe mode
@@ -283,7 +287,7 @@ def test_evaluation_at_the_most_probable_label():
   data = tf.data.Dataset.from_tensors((images, labels))
   result = model.evaluate(data, return_dict=True, verbose=0)
   assert result['accuracy'] == pytest.approx(0.75)
-  seeds = tfp_rb._random.split_seed(tf.constant([0, -1]), n=2)
+  seeds = tfp_rb._random.split_seed(model._test_seed(images), n=2)
   noise = tf.random.stateless_normal([1, 12, 2], seeds[1], alg='philox')[0]
   one_hot = np.eye(3, dtype=np.float32)[guess]
   expected = naive_bound(model, BINARY, one_hot, noise.numpy())
@@ -332,6 +336,71 @@ def test_mixed_precision():
   assert np.isfinite(history.history['loss'][0])
 
 
+def test_half_precision_trains():
+  # Keras scales the loss in float16, so that small gradients do not vanish, and
+  # skips steps until nothing overflows.
+  policy = keras.config.dtype_policy()
+  keras.config.set_dtype_policy('mixed_float16')
+  try:
+    model = make(relax())
+    variables = [*model.weights, *model.estimator.variables]
+    start = [v.numpy() for v in variables]
+    model.compile(
+      keras.optimizers.SGD(0.01),
+      estimator_optimizer=keras.optimizers.SGD(0.01),
+      jit_compile=False,
+    )
+    model.fit(data_of(15), verbose=0)
+  finally:
+    keras.config.set_dtype_policy(policy)
+  for old, new in zip(start, variables, strict=True):
+    # In single precision a step moves each by 1e-3 and more.
+    assert 1e-4 < np.abs(new.numpy() - old).max() < 1.0, new
+
+
+def test_networks_that_are_not_built_are_refused():
+  unbuilt = keras.Sequential([keras.layers.Dense(1)])
+  estimator = tfp_rb.rao_blackwellize(tfp_rb.NVIL(unbuilt), num_summed=1)
+  with raises(ValueError, '`baseline` of `NVIL`', 'baseline.build('):
+    make(estimator)
+
+
+def test_wrong_shapes_and_types_are_named():
+  model = make()
+  model.compile(keras.optimizers.SGD(0.01), jit_compile=False)
+  of = lambda *batch: tf.data.Dataset.from_tensors(batch)
+  with raises(ValueError, '`unlabeled`', '[batch, 20]', '(8, 4, 5)'):
+    model.step_loss(
+      (tf.constant(IMAGES[:8].reshape([8, 4, 5])), *map(tf.constant, (
+        IMAGES[8:], LABELS[8:]))), SEED, 0)  # fmt: skip
+  with pytest.raises(ValueError, match='`labels` must be integers of shape'):
+    model.fit(of(IMAGES[:8], IMAGES[8:], LABELS[8:, None]), verbose=0)
+  with raises(TypeError, '`images`', 'float32', 'by 255'):
+    models.binarize(BINARY, SEED)
+
+
+def test_prediction_is_of_images_as_they_are_given_to_fit():
+  model = make()
+  model.compile(keras.optimizers.SGD(0.01), jit_compile=False)
+  expected = model(BINARY)
+  actual = model.predict((255 * BINARY).astype(np.uint8), verbose=0)
+  np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_model_is_saved_before_it_is_compiled(tmp_path):
+  model = make()
+  model.save(tmp_path / 'model.keras')
+  loaded = keras.models.load_model(tmp_path / 'model.keras')
+  np.testing.assert_array_equal(model(BINARY), loaded(BINARY))
+
+
+def test_batches_of_evaluation_have_noise_of_their_own():
+  model = make()
+  seeds = [model._test_seed(x).numpy() for x in (IMAGES[:6], IMAGES[6:])]
+  assert seeds[0].tolist() != seeds[1].tolist()
+  np.testing.assert_array_equal(model._test_seed(IMAGES[:6]), seeds[0])
+
+
 def test_every_operation_of_a_step_runs_on_a_gpu():
   # Without one at hand: the wheel has the kernels registered.
   model = make(nvil())
@@ -367,10 +436,9 @@ import test_semisupervised_vae as t
 
 def weights_after_a_step(strategy, data, share_draws):
   with strategy.scope():
-    model = t.make()
-    # Compiled once: that takes long, and XLA draws other normal numbers.
-    jit_compile = not share_draws
-    model.compile(keras.optimizers.SGD(0.01), jit_compile=jit_compile)
+    model = t.make(t.tfp_rb.REINFORCE())  # the least to compile
+    # Not compiled: XLA draws other normal numbers.
+    model.compile(keras.optimizers.SGD(0.01), jit_compile=False)
   if share_draws:
     model._seed = lambda step: tf.stack([0, step])
   model.fit(data, verbose=0)
@@ -387,6 +455,12 @@ other = weights_after_a_step(two, of(twice), False)
 distance = lambda x: max(np.abs(a - b).max() for a, b in zip(one, x))
 assert distance(same) < 1e-5, distance(same)
 assert distance(other) > 1e-3, distance(other)
+
+with two.scope():
+  model = t.make(t.tfp_rb.REINFORCE())  # the least to compile
+  model.compile(keras.optimizers.SGD(0.01), jit_compile=True)
+history = model.fit(of(twice), verbose=0)
+assert np.isfinite(history.history['loss'][0])
 
 # What an estimator moves by itself, moves on both.
 for make_estimator in (

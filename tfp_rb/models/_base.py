@@ -32,6 +32,7 @@ class EstimatorModel(keras.Model):
     self.seed = seed
     self._settings = {**settings, 'seed': seed}
     self.estimator_layer = EstimatorLayer(estimator, name='estimator')
+    self.estimator_optimizer = None
     self._loss_metric = keras.metrics.Mean(name='loss')
     self._rest_metric = keras.metrics.Mean(name='rest')
 
@@ -109,7 +110,9 @@ class EstimatorModel(keras.Model):
       group_optimizer.build(variables)
 
   def get_compile_config(self):
-    config = super().get_compile_config() or {}
+    config = super().get_compile_config()
+    if not config:  # not compiled
+      return config
     optimizer = self.estimator_optimizer
     config['estimator_optimizer'] = optimizer and (
       keras.saving.serialize_keras_object(optimizer)
@@ -140,13 +143,32 @@ class EstimatorModel(keras.Model):
 
   def _plain_gradients(self, batch, seed, step):
     """Gradients by the groups of variables, the loss, and `q(rest)`."""
+    # Not 1 in float16 only, where Keras' optimizer divides by it.
+    scale = self.optimizer.scale_loss(tf.constant(1.0))
     with tf.GradientTape() as tape:
       loss, rest = self.step_loss(batch, seed, step)
-      own_share = self._loss_share * loss
+      own_share = (self._loss_share * scale) * loss
     groups = [variables for _, variables in self._variable_groups]
-    return tape.gradient(own_share, groups), loss, rest
+    gradients = tape.gradient(own_share, groups)
+    if isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer):
+      # It also skips a step that overflows, until it has found its scale.
+      gradients[1:] = [
+        [tf.math.multiply_no_nan(g / scale, _is_finite(g)) for g in group]
+        for group in gradients[1:]
+      ]
+    return gradients, loss, rest
 
   def _seed(self, step):
     replica = tf.distribute.get_replica_context()
     number = 0 if replica is None else replica.replica_id_in_sync_group
     return tf.stack([self.seed + 1_000_003 * number, step])
+
+  def _test_seed(self, images):
+    """Of an evaluation: the same each time, another one for each batch."""
+    total = tf.reduce_sum(tf.cast(images, tf.int32))
+    return tf.stack([self.seed, -1 - total])
+
+
+def _is_finite(x):
+  """1 if all entries are finite, else 0."""
+  return tf.cast(tf.reduce_all(tf.math.is_finite(x)), x.dtype)

@@ -77,7 +77,9 @@ class MLP(keras.layers.Layer):
     sizes = [input_size, *hidden_units]
     starts = [by_fan_in(size) if uniform else {} for size in sizes]
     self.layers = [
-      keras.layers.Dense(units, activation=activation, **start)
+      keras.layers.Dense(
+        units, activation=activation, dtype=self.dtype_policy, **start
+      )
       for units, start in zip(hidden_units, starts[:-1], strict=True)
     ]
     # What losses are made of is float32 under any policy.

@@ -12,11 +12,14 @@ def binarize(images, seed):
   `2**-17`, those of 0 and 255 exactly.
 
   Args:
-    images: `Tensor` of any shape.
+    images: `Tensor` of integers, of any shape.
     seed: Stateless seed, `int32[2]`.
 
   Returns:
     binary: `float32` `Tensor` of that shape.
+
+  Raises:
+    TypeError: `images` are not integers.
 
   #### Examples
 
@@ -24,6 +27,12 @@ def binarize(images, seed):
   tfp_rb.models.binarize(tf.constant([0, 255]), seed=[0, 1])  # ==> [0. 1.]
   ```
   """
+  images = tf.convert_to_tensor(images)
+  if not images.dtype.is_integer:
+    raise TypeError(
+      '`images` must be integers of 0 to 255, but are of '
+      f'{images.dtype.name}. Multiply values of 0 to 1 by 255, and cast them.'
+    )
   size = tf.size(images)
 
   def draw():

@@ -22,6 +22,8 @@ def over_batches(step, data, rank):
   if data[0].shape.rank == rank:
     return list(step(*data))
   num_batches = data[0].shape[0]
+  if num_batches is None:
+    num_batches = tf.shape(data[0])[0]
 
   def body(i, totals):
     values = step(*(x[i] for x in data))
@@ -33,4 +35,4 @@ def over_batches(step, data, rank):
     (tf.constant(0), [tf.constant(0.0), tf.constant(0.0)]),
     maximum_iterations=num_batches,
   )
-  return [t / num_batches for t in totals]
+  return [t / tf.cast(num_batches, t.dtype) for t in totals]

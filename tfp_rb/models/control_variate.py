@@ -35,10 +35,13 @@ class ControlVariate(keras.layers.Layer):
       units: Python `int`, the size of each of the two hidden layers.
       **kwargs: As of every layer.
     """
+    # A squared gradient trains it: too much for half precision.
+    kwargs.setdefault('dtype', 'float32')
     super().__init__(**kwargs)
     self.sizes = (input_size, atom_size, units)
-    self.first_layer = ConcatDense(units, input_size, atom_size)
-    self.others = MLP(units, [units], 1)
+    precision = {'dtype': self.dtype_policy}
+    self.first_layer = ConcatDense(units, input_size, atom_size, **precision)
+    self.others = MLP(units, [units], 1, **precision)
     self.built = True
 
   def call(self, atoms, images):

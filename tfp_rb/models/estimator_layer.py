@@ -37,8 +37,19 @@ class EstimatorLayer(keras.layers.Layer):
     Args:
       estimator: A `GradientEstimator`; its networks have to be built.
       **kwargs: As of every layer.
+
+    Raises:
+      ValueError: A network of the estimator is not built.
     """
     super().__init__(**kwargs)
+    for module in (estimator, *estimator.submodules):
+      for name, value in vars(module).items():
+        if isinstance(value, keras.Layer) and not value.built:
+          raise ValueError(
+            f'`estimator` must have networks that are built, but `{name}` of '
+            f'`{type(module).__name__}` is not, and would never be trained. '
+            f'Call `{name}.build(input_shape)` first.'
+          )
     self.estimator = estimator
     self.built = True
 
@@ -53,10 +64,19 @@ class EstimatorLayer(keras.layers.Layer):
   @property
   def needs_vectors(self):
     """Whether atoms have to be one-hot vectors of floating point."""
+    return self.differentiates_f or isinstance(self._innermost, RELAX)
+
+  @property
+  def differentiates_f(self):
+    """Whether atoms are points between these, too."""
+    return self._innermost.differentiates_f
+
+  @property
+  def _innermost(self):
     estimator = self.estimator
     while hasattr(estimator, 'estimator'):
       estimator = estimator.estimator
-    return estimator.differentiates_f or isinstance(estimator, RELAX)
+    return estimator
 
   def at_step(self, step, inputs):
     """The estimator as it is for one step.

@@ -183,8 +183,14 @@ class MovingVAE(EstimatorModel):
       q = tfd.OneHotCategorical(logits=log_probs, dtype=tf.float32)
     else:
       q = tfd.Categorical(logits=log_probs)
+
+    def f(locations):
+      if not self.estimator_layer.differentiates_f and q.event_shape.rank:
+        locations = tf.argmax(locations, axis=-1, output_type=tf.int32)
+      return self.negative_bound(frames, locations, noise_seed)
+
     losses = expectation(
-      lambda location: self.negative_bound(frames, location, noise_seed),
+      f,
       q,
       self.estimator_layer.at_step(step, self.frames.flat(frames)),
       seed=atom_seed,
@@ -202,8 +208,7 @@ class MovingVAE(EstimatorModel):
 
   def test_step(self, data):
     digits = data[0] if isinstance(data, tuple) else data
-    # The same noise at every evaluation.
-    seeds = _random.split_seed(tf.constant([self.seed, -1]), 3)
+    seeds = _random.split_seed(self._test_seed(digits), n=3)
     frames, truth = self.frames.place(binarize(digits, seeds[0]), seeds[1])
     guess = tf.argmax(self(frames), axis=-1, output_type=tf.int32)
     loss = self.negative_bound(frames, guess[tf.newaxis], seeds[2])[0]

@@ -40,7 +40,8 @@ class SemiSupervisedVAE(EstimatorModel):
   `fit` takes a dataset of `(unlabeled, labeled, labels)`: images of values 0 to
   255, `[B, 784]`, and integers. They are binarized anew at each step. With one
   more axis in front, `[S, B, 784]`, the `S` steps run inside of one compiled
-  call, which on a CPU halves their time.
+  call, which on a CPU halves their time. `evaluate` takes `(images, labels)`,
+  `predict` images; it returns log-probabilities of the labels.
 
   #### Examples
 
@@ -105,6 +106,7 @@ class SemiSupervisedVAE(EstimatorModel):
     }
     super().__init__(estimator, seed, settings, **kwargs)
     self.latent_dim, self.num_classes = latent_dim, num_classes
+    self.num_pixels = num_pixels
     self.unlabeled_weight, self.alpha = unlabeled_weight, alpha
     self.share_noise = share_noise
     self.classifier = MLP(num_pixels, classifier_units, num_classes)
@@ -198,6 +200,8 @@ class SemiSupervisedVAE(EstimatorModel):
 
   def step_loss(self, batch, seed, step):
     unlabeled, labeled, labels = batch
+    self._check(labeled, labels, 'labeled', 'labels')
+    self._check(unlabeled, None, 'unlabeled')
     draw_seed, *pixel_seeds = _random.split_seed(seed, n=3)
     unlabeled, labeled = (
       binarize(x, s)
@@ -211,10 +215,29 @@ class SemiSupervisedVAE(EstimatorModel):
     rest = 1.0 - tf.reduce_mean(tf.exp(tf.reduce_max(log_probs, axis=-1)))
     return loss, rest
 
+  def _check(self, images, labels, name, name_of_labels=None):
+    if images.shape.rank != 2 or images.shape[-1] != self.num_pixels:
+      raise ValueError(
+        f'`{name}` must be images of shape [batch, {self.num_pixels}], or of '
+        f'that with one axis in front, but each batch is {images.shape}. '
+        'Reshape them.'
+      )
+    if labels is not None and labels.shape.rank != 1:
+      raise ValueError(
+        f'`{name_of_labels}` must be integers of shape [batch], but each batch '
+        f'is {labels.shape}.'
+      )
+
+  def predict_step(self, data):
+    images = data[0] if isinstance(data, tuple) else data
+    if images.dtype.is_integer:
+      images = tf.cast(images, tf.float32) / 255.0
+    return self(images)
+
   def test_step(self, data):
     images, labels = data
-    # The same noise at every evaluation.
-    pixel_seed, noise_seed = _random.split_seed(tf.constant([self.seed, -1]), 2)
+    self._check(images, labels, 'images', 'labels')
+    pixel_seed, noise_seed = _random.split_seed(self._test_seed(images), n=2)
     images = binarize(images, pixel_seed)
     guess = tf.argmax(self(images), axis=-1, output_type=tf.int32)
     loss = self.negative_bound(
