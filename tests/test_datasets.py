@@ -80,6 +80,29 @@ def test_host_is_given_three_seconds(tmp_path, monkeypatch):
   assert seen == [(('storage.googleapis.com', 443), 3.0)]
 
 
+def test_a_host_that_is_not_found_in_time_is_not_waited_for(monkeypatch):
+  monkeypatch.setattr(datasets, '_TIMEOUT', 0.1)
+  monkeypatch.setattr(
+    socket, 'create_connection', lambda *args, **kwargs: time.sleep(30.0)
+  )
+  start = time.monotonic()
+  assert isinstance(datasets._ask('example.org'), TimeoutError)
+  assert time.monotonic() - start < 10.0
+
+
+def test_a_download_that_fails_leaves_the_subset(tmp_path, monkeypatch):
+  monkeypatch.setattr(datasets, '_ask', lambda host: None)
+  tfds = importlib.import_module('tensorflow_datasets')
+
+  def fail(self, **kwargs):
+    raise OSError('disk full')
+
+  monkeypatch.setattr(tfds.core.DatasetBuilder, 'download_and_prepare', fail)
+  with pytest.warns(UserWarning, match='disk full'):
+    mnist = datasets.load_mnist(data_dir=str(tmp_path))
+  assert len(mnist.train_labels) == 10_000
+
+
 def test_without_tfds_the_subset_stands_in(monkeypatch):
   def no_module(name):
     raise ImportError(name)

@@ -6,6 +6,7 @@ import io
 import os
 import pathlib
 import socket
+import threading
 from typing import NamedTuple
 import warnings
 
@@ -117,14 +118,17 @@ def _load_tfds(data_dir):
   data_dir = data_dir or os.environ.get('TFDS_DATA_DIR')
   builder = tfds.builder('mnist', data_dir=data_dir)
   if not builder.is_prepared():
-    try:
-      socket.create_connection((_HOST, 443), timeout=_TIMEOUT).close()
-    except OSError as error:
+    error = _ask(_HOST)
+    if error is None:
+      try:
+        builder.download_and_prepare()
+      except Exception as failure:  # of the network, the disk, a checksum
+        error = failure
+    if error is not None:
       raise _NotAvailableError(
         f'MNIST is not prepared in {builder.data_dir}, and {_HOST} does not '
-        f'answer: {error}.'
+        f'answer as it should: {error}.'
       ) from error
-    builder.download_and_prepare()
   arrays = []
   for split in ('train', 'test'):
     # In one fixed order, so that a split by index is always the same.
@@ -133,6 +137,25 @@ def _load_tfds(data_dir):
     )
     arrays += [data['image'][..., 0], data['label'].astype(np.int32)]
   return MNIST(*arrays, source='MNIST (60,000 + 10,000)')
+
+
+def _ask(host):
+  """Returns why a host does not answer in time, or `None` if it does."""
+  answers = []
+
+  def connect():
+    try:
+      socket.create_connection((host, 443), timeout=_TIMEOUT).close()
+      answers.append(None)
+    except OSError as error:
+      answers.append(error)
+
+  # A thread, since the time limit is for each address of the host, and none
+  # for finding these.
+  thread = threading.Thread(target=connect, daemon=True)
+  thread.start()
+  thread.join(_TIMEOUT + 0.5)
+  return answers[0] if answers else TimeoutError('timed out')
 
 
 def _load_embedded():
