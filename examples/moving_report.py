@@ -145,6 +145,7 @@ def report(output, methods):
     return
   about = f'{first["source"]}, entropy x {first["entropy_weight"]:g}'
   training_runs.write_paths(output / 'paths.csv', runs, about)
+  runs = training_runs.longest(runs)
   plot(output / 'figure_6.png', runs, about)
   for path in sorted(output.glob('*/reconstructions.csv')):
     method = path.parent.name

@@ -128,6 +128,7 @@ def report(output, methods):
     print(f'No run has finished an epoch in {output} yet.')
     return
   training_runs.write_paths(output / 'paths.csv', runs, first['source'])
+  runs = training_runs.longest(runs)
   plot(output / 'figure_4.png', runs, first['source'])
   saved = [output / m / '0' / 'last.keras' for m in runs]
   for path in [path for path in saved if path.exists()][:1]:

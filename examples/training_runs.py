@@ -238,6 +238,19 @@ def collect(output, columns, first):
   }
 
 
+def longest(runs):
+  """Of each method the runs that got farthest: means are over equal epochs."""
+  length = lambda log: len(log['loss'])
+  return {
+    method: {
+      seed: log
+      for seed, log in by_seed.items()
+      if length(log) == max(map(length, by_seed.values()))
+    }
+    for method, by_seed in runs.items()
+  }
+
+
 def write_paths(path, runs, source):
   """One row for a method, a seed and an epoch."""
   file = io.StringIO(newline='')

@@ -218,6 +218,12 @@ def test_the_script_writes_rows_and_figures(tmp_path):
     run('--smoke', '--source=embedded')
 
 
+def test_means_are_over_runs_of_equal_length(script):
+  runs = {'a': {0: {'loss': [3, 2]}, 1: {'loss': [3]}, 2: {'loss': [4, 1]}}}
+  found = script.training_runs.longest(runs)
+  assert found == {'a': {0: {'loss': [3, 2]}, 2: {'loss': [4, 1]}}}
+
+
 @pytest.mark.parametrize('method', ['RELAXED', 'k=', 'budget=two'])
 def test_unknown_methods_are_named(script, method):
   with pytest.raises(UsageError, match='must be of'):
