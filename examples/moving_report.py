@@ -1,7 +1,6 @@
 """Figures 5 and 6, reconstructions and Table 2 of moving MNIST."""
 
 import csv
-import json
 
 import matplotlib
 import numpy as np
@@ -128,24 +127,14 @@ def print_table(runs):
 
 def report(output, methods):
   """Tables and figures of what has been run, `methods` in this order."""
-  start = output / 'start.json'
-  if not start.exists():
-    print(f'Nothing has been run in {output} yet: {start.name} is not there.')
-    return
-  first = json.loads(start.read_text())
-  runs = training_runs.collect(
-    output,
+  runs, about = training_runs.gather(
+    output / 'start.json',
     COLUMNS,
-    {f'val_{name}': first[name] for name in ('negative_elbo', 'distance')},
+    methods,
+    lambda start: f'{start["source"]}, entropy x {start["entropy_weight"]:g}',
   )
-  order = [*methods, *sorted(runs.keys() - set(methods))]
-  runs = {method: runs[method] for method in order if method in runs}
   if not runs:
-    print(f'No run has finished an epoch in {output} yet.')
     return
-  about = f'{first["source"]}, entropy x {first["entropy_weight"]:g}'
-  training_runs.write_paths(output / 'paths.csv', runs, about)
-  runs = training_runs.longest(runs)
   plot(output / 'figure_6.png', runs, about)
   for path in sorted(output.glob('*/reconstructions.csv')):
     method = path.parent.name

@@ -1,7 +1,6 @@
 """Table 1, Figure 4 and generated digits of the semi-supervised experiment."""
 
 import csv
-import json
 
 import keras
 import matplotlib
@@ -111,25 +110,13 @@ def plot_generated(csv_path, path):
 
 def report(output, methods):
   """Tables and figures of what has been run, `methods` in this order."""
-  start = output / 'warm_start.json'
-  if not start.exists():
-    print(f'Nothing has been run in {output} yet: {start.name} is not there.')
-    return
-  first = json.loads(start.read_text())
   columns = ('val_negative_elbo', 'val_accuracy', 'loss', 'rest', 'seconds')
-  runs = training_runs.collect(
-    output,
-    columns,
-    {f'val_{name}': first[name] for name in ('negative_elbo', 'accuracy')},
+  runs, source = training_runs.gather(
+    output / 'warm_start.json', columns, methods
   )
-  order = [*methods, *sorted(runs.keys() - set(methods))]
-  runs = {method: runs[method] for method in order if method in runs}
   if not runs:
-    print(f'No run has finished an epoch in {output} yet.')
     return
-  training_runs.write_paths(output / 'paths.csv', runs, first['source'])
-  runs = training_runs.longest(runs)
-  plot(output / 'figure_4.png', runs, first['source'])
+  plot(output / 'figure_4.png', runs, source)
   saved = [output / m / '0' / 'last.keras' for m in runs]
   for path in [path for path in saved if path.exists()][:1]:
     try:
@@ -137,7 +124,7 @@ def report(output, methods):
     except (OSError, KeyError, ValueError) as error:
       print(f'{path} cannot be read, perhaps it is being written: {error}')
     else:
-      about = f'{path.parts[-3]}, {first["source"]}'
+      about = f'{path.parts[-3]}, {source}'
       generate(model, output / 'generated.csv', about)
   if (output / 'generated.csv').exists():
     plot_generated(output / 'generated.csv', output / 'generated.png')

@@ -238,6 +238,34 @@ def collect(output, columns, first):
   }
 
 
+def gather(path, columns, methods, about=lambda start: start['source']):
+  """What a report is about; rewrites `paths.csv`.
+
+  Args:
+    path: `pathlib.Path` of the file of `start_of`, in the folder of the runs.
+    columns: Names of columns of the logs.
+    methods: The methods in their order; others come after them.
+    about: Callable, the content of that file to a title.
+
+  Returns:
+    runs: As of `collect`, of each method those that got farthest.
+    title: Python `str`.
+  """
+  if not path.exists():
+    print(f'Nothing has been run in {path.parent} yet: no {path.name} there.')
+    return {}, ''
+  start = json.loads(path.read_text())
+  first = {f'val_{name}': value for name, value in start.items()}
+  runs = collect(path.parent, columns, first)
+  order = [*methods, *sorted(runs.keys() - set(methods))]
+  runs = {method: runs[method] for method in order if method in runs}
+  if runs:
+    write_paths(path.parent / 'paths.csv', runs, about(start))
+  else:
+    print(f'No run has finished an epoch in {path.parent} yet.')
+  return longest(runs), about(start)
+
+
 def longest(runs):
   """Of each method the runs that got farthest: means are over equal epochs."""
   length = lambda log: len(log['loss'])
