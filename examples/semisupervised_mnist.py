@@ -356,13 +356,14 @@ def main(argv):
   test_data = evaluation_data(mnist.test_images, mnist.test_labels)
   start = output / 'warm_start.npz'
   about = output / 'warm_start.json'
-  if not start.exists():
-    about.unlink(missing_ok=True)
-  first = training_runs.start_of(
-    about,
-    {'source': mnist.source, 'settings': settings},
-    lambda: warm_start(split, test_data, warm_epochs, 901, start, **settings),
+  begin = lambda: warm_start(
+    split, test_data, warm_epochs, 901, start, **settings
   )
+  first = training_runs.start_of(
+    about, {'source': mnist.source, 'settings': settings}, begin
+  )
+  if not start.exists():  # only the results were there
+    begin()
   print(f'Warm start: {first}')
   if FLAGS.tune:
     tune(methods, split, start, output, epochs, mnist.source, **settings)

@@ -4,9 +4,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.python.framework import kernels
 import tensorflow_probability as tfp
 
+import gpu
 import tfp_rb
 from tfp_rb import models
 from tfp_rb.models._convolutions import Convolutions
@@ -271,33 +271,16 @@ def test_all_parts_are_trained_and_saved(name, tmp_path):
 def test_mixtures_are_made_only_for_who_differentiates_by_them():
   for name, is_soft in (('GumbelSoftmax', True), ('RELAX', False)):
     model = make(METHODS[name]())
-    losses = tf.function(lambda model=model: model.losses_of(FRAMES, SEED)[0])
-    graph = losses.get_concrete_function().graph.as_graph_def()
-    kinds = {node.op for node in graph.node}
-    kinds |= {
-      n.op for function in graph.library.function for n in function.node_def
-    }
+    kinds = gpu.operations(model.losses_of, tf.constant(FRAMES), SEED)
     assert ('RFFT2D' in kinds) == is_soft
 
 
 def test_every_operation_of_a_step_runs_on_a_gpu():
   model = make(METHODS['GumbelSoftmax']())
   model.compile(keras.optimizers.Adam(0.01), jit_compile=False)
-  batches = tf.constant(np.stack([DIGITS] * 3))
-  graph = tf.function(model.train_step).get_concrete_function(batches).graph
-  graph = graph.as_graph_def()
-  kinds = {node.op for node in graph.node}
-  kinds |= {
-    n.op for function in graph.library.function for n in function.node_def
-  }
+  kinds = gpu.operations(model.train_step, tf.constant(np.stack([DIGITS] * 3)))
   assert {'MatMul', 'While', 'RFFT2D'} <= kinds
-  assert not kinds & {'PyFunc', 'EagerPyFunc', 'PyFuncStateless'}
-  for kind in kinds:
-    devices = {
-      kernel.device_type
-      for kernel in kernels.get_registered_kernels_for_op(kind).kernel
-    }
-    assert devices & {'GPU', 'DEFAULT'}, kind  # the latter is every device
+  gpu.assert_all_run_on_a_gpu(kinds)
 
 
 def test_evaluation_at_the_most_probable_location():

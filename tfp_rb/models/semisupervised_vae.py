@@ -142,11 +142,7 @@ class SemiSupervisedVAE(EstimatorModel):
     if self.share_noise:
       shape = tf.concat([[1], shape[1:]], axis=0)
     noise = tf.random.stateless_normal(shape, seed, alg='philox')
-    z = mean + tf.exp(log_scale) * noise
-    hidden = tf.nn.relu(
-      self.decoder_input.of_first(z) + self.decoder_input.of_second(labels)
-    )
-    logits = self.decoder(hidden)
+    logits = self._decode(mean + tf.exp(log_scale) * noise, labels)
     images = tf.cast(images, logits.dtype)
     reconstruction = tf.reduce_sum(
       tf.nn.softplus(logits) - images * logits, axis=-1
@@ -267,10 +263,12 @@ class SemiSupervisedVAE(EstimatorModel):
       (seed,) = _random.split_seed(seed, n=1)
       z = tf.random.stateless_normal([labels.shape[0], self.latent_dim], seed)
     z = tf.cast(z, tf.float32)
-    hidden = tf.nn.relu(
-      self.decoder_input.of_first(z) + self.decoder_input.of_second(labels)
-    )
-    return tf.sigmoid(self.decoder(hidden))
+    return tf.sigmoid(self._decode(z, labels))
+
+  def _decode(self, z, labels):
+    hidden = self.decoder_input.of_first(z)
+    hidden += self.decoder_input.of_second(labels)
+    return self.decoder(tf.nn.relu(hidden))
 
   @property
   def metrics(self):
