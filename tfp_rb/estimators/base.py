@@ -9,7 +9,7 @@ from tfp_rb import _checks
 from tfp_rb._atoms import draw_atoms
 from tfp_rb._config import Configurable
 
-__all__ = ['Estimate', 'GradientEstimator']
+__all__ = ['Estimate', 'GradientEstimator', 'innermost']
 
 
 class Estimate(NamedTuple):
@@ -125,3 +125,17 @@ def _merged(own, module, kind):
         found += list(getattr(attribute, kind, None) or [])
   unique = {id(variable): variable for variable in found}
   return tuple(unique.values())
+
+
+def innermost(estimator):
+  """What says what an estimate is, inside of what says where it is made.
+
+  Args:
+    estimator: A `GradientEstimator`, Rao-Blackwellized or not.
+
+  Returns:
+    estimator: The one that evaluates.
+  """
+  while hasattr(estimator, 'estimator'):
+    estimator = estimator.estimator
+  return estimator

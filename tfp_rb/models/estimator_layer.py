@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tfp_rb._config import deserialize, serialize
 from tfp_rb.estimators import NVIL, RELAX, AnnealedTemperature
+from tfp_rb.estimators.base import innermost
 
 __all__ = ['EstimatorLayer']
 
@@ -64,19 +65,12 @@ class EstimatorLayer(keras.layers.Layer):
   @property
   def needs_vectors(self):
     """Whether atoms have to be one-hot vectors of floating point."""
-    return self.differentiates_f or isinstance(self._innermost, RELAX)
+    return self.differentiates_f or isinstance(innermost(self.estimator), RELAX)
 
   @property
   def differentiates_f(self):
     """Whether atoms are points between these, too."""
-    return self._innermost.differentiates_f
-
-  @property
-  def _innermost(self):
-    estimator = self.estimator
-    while hasattr(estimator, 'estimator'):
-      estimator = estimator.estimator
-    return estimator
+    return innermost(self.estimator).differentiates_f
 
   def at_step(self, step, inputs):
     """The estimator as it is for one step.

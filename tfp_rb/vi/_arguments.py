@@ -16,7 +16,7 @@ from tfp_rb._local_expectation import (
 )
 from tfp_rb._rao_blackwell import RaoBlackwellized, rao_blackwellize
 from tfp_rb.estimators import REINFORCE
-from tfp_rb.estimators.base import GradientEstimator
+from tfp_rb.estimators.base import GradientEstimator, innermost
 from tfp_rb.partitions.base import find_partition
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
   'check_target',
   'default_estimator',
   'differentiates_f',
-  'innermost',
   'with_num_samples',
 ]
 
@@ -86,13 +85,6 @@ def check_arguments(
       '`stopped_surrogate_posterior` must be None with `exact_entropy=True`, '
       'where no log-density is estimated. Give one of the two.'
     )
-
-
-def innermost(estimator):
-  """What says what an estimate is, inside of what says where it is made."""
-  while hasattr(estimator, 'estimator'):
-    estimator = estimator.estimator
-  return estimator
 
 
 def differentiates_f(estimator):

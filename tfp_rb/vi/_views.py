@@ -6,11 +6,11 @@ from tfp_rb._atoms import draw_atoms
 from tfp_rb._checks import is_product
 from tfp_rb._local_expectation import LocalExpectation
 from tfp_rb._rao_blackwell import rao_blackwellize
+from tfp_rb.estimators.base import innermost
 from tfp_rb.partitions import _shapes
 from tfp_rb.vi._arguments import (
   default_estimator,
   differentiates_f,
-  innermost,
   with_num_samples,
 )
 
