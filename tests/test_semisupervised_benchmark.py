@@ -26,7 +26,9 @@ def test_without_torch_the_rows_of_others_say_how_to_install(
   rows, failed = script.others.peers(with_compile=True)
   assert not rows
   assert {library for library, _ in failed} == {'torch', 'storchastic'}
-  table = script.summarize({script.RB: np.array([2.0, 3.0])}, failed)
+  table = script.step_times.summarize(
+    {script.RB: np.array([2.0, 3.0])}, failed, script.RB, 'a subset'
+  )
   assert [row['library'] for row in table] == ['tfp_rb', 'torch', 'storchastic']
   assert all("pip install -e '.[benchmarks]'" in r['note'] for r in table[1:])
 
@@ -39,16 +41,16 @@ def test_a_row_that_fails_is_reported_unless_it_is_ours(script):
     script.RB: (lambda first: None, 1),
     ('storchastic', 'Expect'): (fail, 1),
   }
-  able, failed = script.warm_up(rows)
+  able, failed = script.step_times.warm_up(rows)
   assert list(able) == [script.RB]
   assert failed == {('storchastic', 'Expect'): 'RuntimeError: too new'}
   with pytest.raises(RuntimeError, match='too new'):
-    script.warm_up({script.RB: (fail, 1)})
+    script.step_times.warm_up({script.RB: (fail, 1)})
 
 
 def test_times_are_by_step_and_rows_take_turns(script, monkeypatch):
   clock, order = [0.0], []
-  monkeypatch.setattr(script.time, 'perf_counter', lambda: clock[0])
+  monkeypatch.setattr(script.step_times.time, 'perf_counter', lambda: clock[0])
 
   def row(name, seconds):
     def run():
@@ -58,12 +60,15 @@ def test_times_are_by_step_and_rows_take_turns(script, monkeypatch):
     return run
 
   rows = {script.RB: (row('a', 0.5), 50), ('torch', 'RB'): (row('b', 2.0), 20)}
-  times = script.measure(rows, num_rounds=3)
+  times = script.step_times.measure(rows, num_rounds=3)
   for i in (0, 2, 4):
     assert {*order[i : i + 2]} == {'a', 'b'}
   np.testing.assert_allclose(times[script.RB], [10.0] * 3)
   np.testing.assert_allclose(times['torch', 'RB'], [100.0] * 3)
-  assert script.summarize(times, {})[1]['over_rb'] == '10.000'
+  assert (
+    script.step_times.summarize(times, {}, script.RB, '')[1]['over_rb']
+    == '10.000'
+  )
 
 
 def test_a_target_holds_or_is_missed_in_its_own_direction(script):
@@ -74,7 +79,9 @@ def test_a_target_holds_or_is_missed_in_its_own_direction(script):
     score: np.array([4.0, 5.0]),
     ('torch', 'RB'): np.array([12.0, 20.0]),
   }
-  lines = script.verdicts(times)  # of the targets whose rows are there
+  lines = script.step_times.verdicts(
+    times, script.TARGETS
+  )  # of the targets whose rows are there
   assert [line.split()[0] for line in lines] == ['PASS', 'MISSED', 'PASS']
   assert '3.556, at least 3.0' in lines[0]
   assert '0.667, at most 0.556' in lines[1]

@@ -53,13 +53,14 @@ def score_function(f, log_probs, label):
   return value.detach() * log_prob + value
 
 
-def rao_blackwellized(f, log_probs):
-  """The most probable category is summed, another drawn from the rest."""
+def rao_blackwellized(f, log_probs, num_summed=1):
+  """The most probable categories are summed, another drawn from the rest."""
   probs = log_probs.detach().exp()
-  top_probs, top = probs.topk(1)
+  top_probs, top = probs.topk(num_summed)
   others = (probs + 1e-12).scatter(1, top, 0.0)
   labels = torch.cat([top, torch.multinomial(others, 1)], 1)
-  weights = torch.cat([top_probs, 1.0 - top_probs], 1)
+  rest = 1.0 - top_probs.sum(1, keepdim=True)
+  weights = torch.cat([top_probs, rest], 1)
   total = 0.0
   for i in range(labels.shape[1]):
     total += weights[:, i] * score_function(f, log_probs, labels[:, i])
@@ -144,6 +145,26 @@ def peers(with_compile):
     name = ('storchastic', type(method).__name__)
     rows[name] = gradient(storchastic_gradient, method)
   return rows, {}
+
+
+def exact_versions(gradients):
+  """Of the rows that were measured, those whose gradient has no noise.
+
+  Rao-Blackwellized ones with nine categories summed: one is left to be drawn.
+  """
+  nearly_all = functools.partial(rao_blackwellized, num_summed=9)
+  versions = {
+    ('torch', 'Exact'): gradients.get(('torch', 'Exact')),
+    ('torch', 'RB'): functools.partial(torch_gradient, torch_loss, nearly_all),
+    ('storchastic', 'Expect'): gradients.get(('storchastic', 'Expect')),
+  }
+  if ('storchastic', 'RaoBlackwellSF') in gradients:
+    from storch.method import RaoBlackwellSF
+
+    versions['storchastic', 'RaoBlackwellSF'] = functools.partial(
+      storchastic_gradient, RaoBlackwellSF('y', NUM_CLASSES)
+    )
+  return {name: versions[name] for name in versions if name in gradients}
 
 
 def peer_rows(gradients, data, num_calls):

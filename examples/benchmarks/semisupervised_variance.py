@@ -16,23 +16,19 @@ image instead of one for each. The networks of NVIL and RELAX are trained first,
 the rest held fixed. The variance of Exact is that of the Gaussian noise alone.
 """
 
-import csv
+import functools
 import pathlib
 import sys
 
 from absl import app, flags
+import gradient_variance
 import keras
-import matplotlib
-import numpy as np
 import tensorflow as tf
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import semisupervised_mnist as experiment
 import tfp_rb
 from tfp_rb import baselines, datasets, models
-
-matplotlib.use('Agg')
-import matplotlib.pyplot as plt
 
 FLAGS = flags.FLAGS
 
@@ -64,21 +60,21 @@ ROWS = [
   (2, 'RELAX', lambda: _with(_method('RELAX'), 2), False),
   (2, 'Gumbel (biased)', lambda: _with(_method('Gumbel'), 2), False),
   (2, 'RB-REINFORCE', lambda: _score(num_summed=1), False),
-  (2, 'RB-REINFORCE, shared', lambda: _score(num_summed=1), True),
+  (2, 'RB-REINFORCE shared', lambda: _score(num_summed=1), True),
   (2, 'RB-leave-one-out', lambda: _score(loo(), num_summed=1), False),
-  (2, 'RB-leave-one-out, shared', lambda: _score(loo(), num_summed=1), True),
+  (2, 'RB-leave-one-out shared', lambda: _score(loo(), num_summed=1), True),
   (2, 'RB-NVIL', lambda: _with(_method('NVIL'), num_summed=1), False),
   (2, 'RB-RELAX', lambda: _with(_method('RELAX'), num_summed=1), False),
   (2, 'budget=2', lambda: _score(loo(), budget=2), False),
-  (2, 'budget=2, shared', lambda: _score(loo(), budget=2), True),
+  (2, 'budget=2 shared', lambda: _score(loo(), budget=2), True),
   (3, 'leave-one-out', lambda: _score(loo(), 3), False),
-  (3, 'RB-REINFORCE, 1 + 2', lambda: _score(None, 2, num_summed=1), False),
-  (3, 'RB-REINFORCE, 2 + 1', lambda: _score(num_summed=2), False),
-  (3, 'RB-leave-one-out, 1 + 2', lambda: _score(loo(), 2, num_summed=1), False),
-  (3, 'RB-leave-one-out, 2 + 1', lambda: _score(loo(), num_summed=2), False),
+  (3, 'RB-REINFORCE 1 + 2', lambda: _score(None, 2, num_summed=1), False),
+  (3, 'RB-REINFORCE 2 + 1', lambda: _score(num_summed=2), False),
+  (3, 'RB-leave-one-out 1 + 2', lambda: _score(loo(), 2, num_summed=1), False),
+  (3, 'RB-leave-one-out 2 + 1', lambda: _score(loo(), num_summed=2), False),
   (3, 'budget=3', lambda: _score(loo(), budget=3), False),
   (10, 'Exact', tfp_rb.Exact, False),
-  (10, 'Exact, shared', tfp_rb.Exact, True),
+  (10, 'Exact shared', tfp_rb.Exact, True),
 ]  # fmt: skip
 
 
@@ -122,65 +118,19 @@ def loss_of(model, images, seed):
   return tf.reduce_mean(of_unlabeled)
 
 
-def half_squared_distances(model, images, num_pairs, seed=1):
-  """Of pairs of gradients: by the classifier, and by all other networks.
-
-  Args:
-    model: A `SemiSupervisedVAE`.
-    images: Binary images.
-    num_pairs: Python `int`.
-    seed: Python `int`.
-
-  Returns:
-    distances: Array of shape `[num_pairs, 2]`; its mean is the variance.
-  """
-  classifier = [v.value for v in model.classifier.trainable_variables]
-  own = {id(v) for v in model.classifier.trainable_variables}
-  others = [v.value for v in model.trainable_variables if id(v) not in own]
-
-  def gradient(i):
-    with tf.GradientTape() as tape:
-      loss = loss_of(model, images, tf.stack([seed, i]))
-    return tape.gradient(loss, [classifier, others])
-
-  @tf.function(autograph=False)
-  def distance(i):
-    first, second = gradient(2 * i), gradient(2 * i + 1)
-    return tf.stack([
-      tf.add_n([tf.nn.l2_loss(a - b) for a, b in zip(x, y, strict=True)])
-      for x, y in zip(first, second, strict=True)
-    ])  # fmt: skip
-
-  return np.array([distance(tf.constant(i)) for i in range(num_pairs)])
-
-
-def mean_and_interval(values):
-  """Mean over the first axis, and half the width of its 95 % interval."""
-  error = values.std(axis=0, ddof=1) / np.sqrt(len(values))
-  return values.mean(axis=0), 1.96 * error
-
-
-def plot(path, rows):
-  figure, axis = plt.subplots(figsize=(8, 6), layout='constrained')
-  for i, row in enumerate(rows):
-    axis.errorbar(
-      row['classifier'], i, xerr=row['classifier_95'], fmt='o', capsize=3,
-      color=f'C{(2, 3, 10).index(row["evaluations"])}',
-    )  # fmt: skip
-  labels = [f'{row["evaluations"]}: {row["estimator"]}' for row in rows]
-  axis.set(
-    yticks=range(len(rows)), yticklabels=labels, xscale='log',
-    xlabel='variance of the gradient by the classifier, 95 % intervals',
-    title=f'{rows[0]["checkpoint"]}, 64 images of {rows[0]["data"]}',
-  )  # fmt: skip
-  axis.invert_yaxis()
-  axis.grid(axis='x', alpha=0.3)
-  figure.savefig(path, dpi=120)
-  plt.close(figure)
+def variable_groups(model):
+  """Variables of the classifier, and of all other networks."""
+  own = model.classifier.trainable_variables
+  ids = {id(v) for v in own}
+  others = [v for v in model.trainable_variables if id(v) not in ids]
+  return [[v.value for v in group] for group in (own, others)]
 
 
 def main(argv):
   del argv
+  unknown = set(FLAGS.estimators) - {row[1] for row in ROWS}
+  if unknown:
+    raise app.UsageError(f'`--estimators` has {unknown}, which are no rows.')
   output = pathlib.Path(FLAGS.output_dir)
   output.mkdir(parents=True, exist_ok=True)
   mnist = datasets.load_mnist(FLAGS.source)
@@ -196,10 +146,18 @@ def main(argv):
   rows = []
   print(f'{"evaluations, estimator":32s}{"classifier":>22s}{"others":>22s}')
   for evaluations, name, make_estimator, share_noise in ROWS:
+    if name not in FLAGS.estimators:
+      continue
     model = model_of(make_estimator(), share_noise, start)
     train_estimator(model, data, FLAGS.train_steps)
-    values = half_squared_distances(model, batch, FLAGS.num_pairs)
-    (first, second), (margin, other_margin) = mean_and_interval(values)
+    values = gradient_variance.half_squared_distances(
+      functools.partial(loss_of, model, batch),
+      variable_groups(model),
+      FLAGS.num_pairs,
+    )
+    (first, second), (margin, other_margin) = (
+      gradient_variance.mean_and_interval(values)
+    )
     print(
       f'{evaluations:3d} {name:28s}{first:12.4g} +- {margin:6.2g}'
       f'{second:12.4g} +- {other_margin:6.2g}',
@@ -209,16 +167,17 @@ def main(argv):
       'evaluations': evaluations, 'estimator': name,
       'classifier': first, 'classifier_95': margin,
       'others': second, 'others_95': other_margin,
-      'pairs': FLAGS.num_pairs, 'checkpoint': start.name, 'data': mnist.source,
+      'pairs': FLAGS.num_pairs, 'checkpoint': start.stem,
+      'data': f'64 images of {mnist.source}',
     })  # fmt: skip
-  with open(output / 'variances.csv', 'w', newline='') as file:
-    writer = csv.DictWriter(file, list(rows[0]))
-    writer.writeheader()
-    writer.writerows(rows)
-  plot(output / 'variances.png', rows)
+    # After each row: whoever stops it keeps what there is.
+    gradient_variance.write(output / 'variances.csv', rows)
+    gradient_variance.plot(output / 'variances.png', rows, 'classifier')
 
 
-if __name__ == '__main__':
+def define_flags():
+  names = list(dict.fromkeys(row[1] for row in ROWS))
+  flags.DEFINE_list('estimators', names, f'Of {names}.')
   flags.DEFINE_integer('num_pairs', 1000, 'Pairs of gradients for each row.')
   flags.DEFINE_integer('train_steps', 3000, 'Of the networks of NVIL, RELAX.')
   flags.DEFINE_integer('warm_start_epochs', 100, 'On labeled images alone.')
@@ -227,4 +186,8 @@ if __name__ == '__main__':
   flags.DEFINE_string(
     'output_dir', 'outputs/semisupervised_variance', 'Where everything goes.'
   )
+
+
+if __name__ == '__main__':
+  define_flags()
   app.run(main)

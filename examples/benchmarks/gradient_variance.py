@@ -1,0 +1,85 @@
+"""Total variance of the gradient of a model, by pairs of gradients.
+
+Half the squared distance of two independent gradients has the total variance
+(the trace of the covariance) for its mean. Pairs are independent, so the mean
+over pairs has a standard error, and the interval is normal.
+"""
+
+import csv
+
+import matplotlib
+import numpy as np
+import tensorflow as tf
+
+matplotlib.use('Agg')
+import matplotlib.pyplot as plt
+
+NORMAL_95 = 1.959964
+
+
+def half_squared_distances(loss, groups, num_pairs, seed=1):
+  """Of pairs of gradients.
+
+  Args:
+    loss: Callable, a stateless seed to a scalar `Tensor`.
+    groups: Lists of variables.
+    num_pairs: Python `int`.
+    seed: Python `int`.
+
+  Returns:
+    distances: Array of shape `[num_pairs, len(groups)]`.
+  """
+
+  def gradient(i):
+    with tf.GradientTape() as tape:
+      value = loss(tf.stack([seed, i]))
+    return tape.gradient(value, groups)
+
+  @tf.function(autograph=False)
+  def distance(i):
+    first, second = gradient(2 * i), gradient(2 * i + 1)
+    return tf.stack([
+      tf.add_n([tf.nn.l2_loss(a - b) for a, b in zip(x, y, strict=True)])
+      for x, y in zip(first, second, strict=True)
+    ])  # fmt: skip
+
+  return np.array([distance(tf.constant(i)) for i in range(num_pairs)])
+
+
+def mean_and_interval(values):
+  """Mean over the first axis, and half the width of its 95 % interval."""
+  error = values.std(axis=0, ddof=1) / np.sqrt(len(values))
+  return values.mean(axis=0), NORMAL_95 * error
+
+
+def write(path, rows):
+  with path.open('w', newline='') as file:
+    writer = csv.DictWriter(file, list(rows[0]))
+    writer.writeheader()
+    writer.writerows(rows)
+
+
+def plot(path, rows, column):
+  """Draws a column of the rows, with the interval in `<column>_95`."""
+  figure, axis = plt.subplots(
+    figsize=(8, 1.2 + 0.23 * len(rows)), layout='constrained'
+  )
+  evaluations = sorted({row['evaluations'] for row in rows})
+  for i, row in enumerate(rows):
+    number = evaluations.index(row['evaluations'])
+    axis.errorbar(
+      row[column], i, xerr=row[f'{column}_95'], capsize=3,
+      fmt='os^D'[number % 4], color=f'C{number}',
+    )  # fmt: skip
+  axis.set(
+    yticks=range(len(rows)),
+    yticklabels=[f'{r["evaluations"]}: {r["estimator"]}' for r in rows],
+    xscale='log',
+    xlabel=f'variance of the gradient by the {column}, 95 % intervals',
+    title=f'{rows[0]["checkpoint"]}, {rows[0]["data"]}',
+  )
+  axis.set_ylabel('evaluations of f: estimator')
+  axis.invert_yaxis()
+  axis.grid(axis='x', alpha=0.3)
+  figure.savefig(path, dpi=120)
+  plt.close(figure)

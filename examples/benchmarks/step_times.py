@@ -1,0 +1,121 @@
+"""What the benchmarks of training steps share: rows that take turns.
+
+A row has a name, the library and what it runs; it is a function that makes a
+number of steps, all or only the first ones, and waits for the last; and that
+number.
+"""
+
+import csv
+import time
+
+import numpy as np
+import tqdm
+
+
+def loop(step, batches, steps_per_call=1):
+  """A row that calls a compiled `train_step` on each batch."""
+
+  def run(first=None):
+    for batch in batches[:first]:
+      logs = step(batch)
+    return float(logs['loss'])
+
+  return run, steps_per_call * len(batches)
+
+
+def warm_up(rows):
+  """Runs a step of each. Returns what can, and of what cannot the reasons."""
+  able, failed = {}, {}
+  for name, row in tqdm.tqdm(rows.items(), desc='compile', unit='row'):
+    try:
+      row[0](1)
+      able[name] = row
+    except Exception as error:
+      if name[0] == 'tfp_rb':
+        raise
+      failed[name] = f'{type(error).__name__}: {error}'.splitlines()[0]
+  return able, failed
+
+
+def measure(rows, num_rounds):
+  """Milliseconds of a step, by row: arrays of shape `[num_rounds]`."""
+  times = {name: [] for name in rows}
+  rng = np.random.default_rng(0)
+  for _ in tqdm.trange(num_rounds, desc='measure', unit='round'):
+    # In another order each time: what ran before leaves its traces.
+    for i in rng.permutation(len(rows)):
+      name = list(rows)[i]
+      run, num_steps = rows[name]
+      start = time.perf_counter()
+      run()
+      times[name].append(1e3 * (time.perf_counter() - start) / num_steps)
+  return {name: np.array(t) for name, t in times.items()}
+
+
+def summarize(times, failed, base, source):
+  """Rows of the table: quartiles, and the ratio of medians to `base`."""
+  table = []
+  for (library, method), t in times.items():
+    low, median, high = np.percentile(t, [25, 50, 75])
+    table.append({
+      'library': library,
+      'method': method,
+      'milliseconds': f'{median:.3f}',
+      'lower_quartile': f'{low:.3f}',
+      'upper_quartile': f'{high:.3f}',
+      'over_rb': f'{median / np.median(times[base]):.3f}',
+      'rounds': len(t),
+      'data': source,
+      'note': '',
+    })  # fmt: skip
+  for (library, method), reason in failed.items():
+    blank = dict.fromkeys(table[0], '')
+    table.append(
+      {**blank, 'library': library, 'method': method, 'note': reason}
+    )
+  return table
+
+
+def verdicts(times, targets):
+  """A line for each target whose two rows were measured.
+
+  Args:
+    times: Of `measure`.
+    targets: Of each the names of two rows, 'at least' or 'at most', and what
+      the ratio of their medians ought to be.
+
+  Returns:
+    lines: List of Python `str`.
+  """
+  lines = []
+  for numerator, denominator, relation, bound in targets:
+    if numerator in times and denominator in times:
+      ratio = np.median(times[numerator]) / np.median(times[denominator])
+      sign = 1.0 if relation == 'at least' else -1.0
+      verdict = 'PASS' if sign * (ratio - bound) >= 0.0 else 'MISSED'
+      names = ' / '.join(' '.join(name) for name in (numerator, denominator))
+      lines.append(f'{verdict:7s}{names}: {ratio:.3f}, {relation} {bound}')
+  return lines
+
+
+def report(times, failed, base, source, targets, folder):
+  """Writes `times.csv` and `rounds.csv`, prints table and verdicts."""
+  table = summarize(times, failed, base, source)
+  folder.mkdir(parents=True, exist_ok=True)
+  with (folder / 'times.csv').open('w', newline='') as file:
+    writer = csv.DictWriter(file, table[0].keys())
+    writer.writeheader()
+    writer.writerows(table)
+  with (folder / 'rounds.csv').open('w', newline='') as file:
+    writer = csv.writer(file)
+    writer.writerow(['library', 'method', *range(len(times[base]))])
+    writer.writerows([*name, *t.round(3)] for name, t in times.items())
+  print(f'\n{"":12s}{"":26s}{"ms":>8s}   {"quartiles":18s}{"over RB":>7s}')
+  for row in table:
+    quartiles = f'{row["lower_quartile"]:>8s} {row["upper_quartile"]:>8s}'
+    print(
+      f'{row["library"]:12s}{row["method"]:26s}{row["milliseconds"]:>8s} '
+      f'{quartiles:20s}{row["over_rb"]:>7s} {row["note"]}'
+    )
+  print('', *verdicts(times, targets), sep='\n')
+  print(f'\nThe table is in {folder}.')
