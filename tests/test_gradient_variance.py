@@ -1,14 +1,20 @@
 """The benchmark of the gradient variance of a model."""
 
 import csv
+import importlib
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_probability as tfp
 
 import scripts
+import tfp_rb
+from tfp_rb import models
 
 SCRIPT = 'benchmarks/semisupervised_variance.py'
+NETWORKED = (tfp_rb.NVIL, tfp_rb.RELAX)
 
 
 @pytest.fixture(scope='module')
@@ -60,3 +66,46 @@ def test_rows_of_the_semisupervised_model(tmp_path):
     assert float(row['classifier_95']) > 0.0 < float(row['others_95'])
     assert 'subset' in row['data']
   assert (tmp_path / 'variances.png').stat().st_size > 10_000
+
+
+def test_rows_of_the_moving_model(tmp_path):
+  keras.utils.set_random_seed(0)
+  model = models.MovingVAE(frame=36, channels=1, hidden_units=4)
+  model.save(tmp_path / 'start.keras')
+  scripts.run(
+    'benchmarks/moving_variance.py', f'--output_dir={tmp_path}',
+    f'--checkpoint={tmp_path / "start.keras"}', '--source=embedded',
+    '--num_pairs=2', '--estimators=RB-REINFORCE+,RB-leave-one-out 4 + 2',
+  )  # fmt: skip
+  with (tmp_path / 'variances.csv').open() as file:
+    rows = list(csv.DictReader(file))
+  assert [row['evaluations'] for row in rows] == ['6', '12']
+  assert all(float(row['attention']) > 0.0 for row in rows)
+  assert all('subset' in row['data'] for row in rows)
+  assert (tmp_path / 'variances.png').stat().st_size > 5_000
+
+
+@pytest.mark.parametrize(
+  'script', ['semisupervised_variance', 'moving_variance']
+)
+def test_rows_evaluate_f_as_often_as_they_say(script):
+  path = scripts.EXAMPLES / 'benchmarks' / f'{script}.py'
+  with scripts.as_started(path):
+    rows = importlib.import_module(script).ROWS
+  q = tfp.distributions.OneHotCategorical(
+    logits=np.linspace(0.0, 3.0, 20), dtype=tf.float64
+  )
+  for evaluations, name, make_estimator, *_ in rows:
+    estimator = make_estimator()
+    if isinstance(tfp_rb.estimators.base.innermost(estimator), NETWORKED):
+      continue  # of images; what they sum and draw is that of the others
+    count = []
+
+    def f(z, count=count):
+      count.append(z.shape[0])
+      return tf.reduce_sum(z * np.arange(20.0), axis=-1)
+
+    with tf.GradientTape():
+      tfp_rb.expectation(f, q, estimator, seed=[0, 1])
+    expected = 20 if evaluations == 10 else evaluations
+    assert sum(count) == expected, name

@@ -1,0 +1,185 @@
+"""What a step of the autoencoder with hard attention costs.
+
+The model of section 5.4 of the paper in its sizes, float32 on the CPU. A step
+is: 64 digits binarized and placed anew, the objective, its gradient, Adam. The
+digits are in memory beforehand. In one process:
+
+* tfp_rb: all methods of `examples/moving_mnist.py`, compiled, one step a call.
+* 'one window, true location': the same step without an estimator, with `f` at
+  the location of the digit. Nothing that evaluates `f` can be faster.
+* 'attention and optimizer': no `f` at all, only the entropy of the location.
+* PyTorch, eager, as a user would write it, with gathered windows in a loop over
+  the locations.
+
+At equal weights, without noise, `f`, the attention and their gradients must be
+those of PyTorch before anything is timed. Then all rows take turns, `--rounds`
+times and in another order each. Memory is measured by `moving_memory.py`.
+
+  pip install -e '.[benchmarks]'
+  python examples/benchmarks/moving.py
+
+Without torch only our rows are measured.
+"""
+
+import pathlib
+import sys
+
+from absl import app, flags
+import keras
+import moving_torch
+import numpy as np
+import step_times
+import tensorflow as tf
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import moving_mnist as experiment
+from tfp_rb import _random, datasets, models
+
+FLAGS = flags.FLAGS
+RB, PLUS = ('tfp_rb', 'RB-REINFORCE+'), ('tfp_rb', 'REINFORCE+')
+WINDOW_ONLY = ('tfp_rb', 'one window, true location')
+ATTENTION_ONLY = ('tfp_rb', 'attention and optimizer')
+TARGETS = (
+  (RB, PLUS, 'at most', 1.15),
+  (RB, WINDOW_ONLY, 'at most', 1.3),
+  (('torch', 'RB-REINFORCE+'), RB, 'at least', 1.0),
+)
+
+
+class WithoutEstimator(models.MovingVAE):
+  """The step with `f` at the true location, or without `f`."""
+
+  evaluates_f = True
+
+  def step_loss(self, batch, seed, step):
+    (digits,) = batch
+    pixel_seed, place_seed, draw_seed = _random.split_seed(seed, n=3)
+    frames, truth = self.frames.place(
+      models.binarize(digits, pixel_seed), place_seed
+    )
+    log_probs = self(frames)
+    entropy = -tf.reduce_sum(tf.exp(log_probs) * log_probs, axis=-1)
+    loss = tf.reduce_mean(-self.entropy_weight * entropy)
+    if self.evaluates_f:
+      f = self.negative_bound(frames, truth[tf.newaxis], draw_seed)
+      loss += tf.reduce_mean(f)
+    else:  # gradients of nothing, but the optimizer has them
+      networks = (self.encoder, self.decoder)
+      unused = [v for n in networks for v in n.trainable_variables]
+      loss += 0.0 * tf.add_n([tf.reduce_sum(v) for v in unused])
+    return loss, tf.constant(0.0)
+
+
+class AttentionOnly(WithoutEstimator):
+  evaluates_f = False
+
+
+def make_data(num_steps):
+  """Digits of 0 to 255, `[num_steps, 64, 28, 28]`, and what they are."""
+  mnist = datasets.load_mnist('embedded')
+  order = np.random.default_rng(0).integers(
+    len(mnist.train_images), size=[num_steps, experiment.BATCH_SIZE]
+  )
+  return mnist.train_images[order], mnist.source
+
+
+def our_rows(methods, digits):
+  batches = [tf.constant(batch) for batch in digits]
+  named = [
+    (('tfp_rb', method), experiment.make_model(method, 0, entropy_weight=64.0))
+    for method in methods
+  ]
+  for name, kind in (
+    (WINDOW_ONLY, WithoutEstimator), (ATTENTION_ONLY, AttentionOnly)
+  ):  # fmt: skip
+    model = kind(entropy_weight=64.0)
+    model.compile(keras.optimizers.Adam(1e-3))
+    named.append((name, model))
+  return {
+    name: step_times.loop(
+      tf.function(model.train_step, autograph=False, jit_compile=True), batches
+    )
+    for name, model in named
+  }
+
+
+def as_torch(values):
+  """Weights of our model, or gradients, in the order of PyTorch's networks."""
+  axes = {4: [3, 2, 0, 1], 2: [1, 0], 1: [0]}
+  return [np.transpose(x, axes[np.ndim(x)]) for x in values]
+
+
+def check(digits):
+  """Raises if attention, `f` or their gradients are not those of PyTorch."""
+  model = experiment.make_model('REINFORCE+', seed=0)
+  last = model.encoder.layers[-1]
+  mask = np.arange(10) < 5  # scales of nearly nothing: `z` is the mean
+  last.kernel.assign(np.where(mask, last.kernel, 0.0))
+  last.bias.assign(np.where(mask, last.bias, -20.0))
+  frames, _ = model.frames.place((digits > 127).astype(np.float32), [0, 0])
+  locations = np.random.default_rng(0).integers(68**2, size=[1, len(digits)])
+  layers = [*model.convolutions.layers, *model.attention.layers]
+  layers += [*model.encoder.layers, *model.decoder.layers]
+  weights = [v.value for layer in layers for v in (layer.kernel, layer.bias)]
+  with tf.GradientTape() as tape:
+    f = model.negative_bound(frames, tf.constant(locations), [0, 1])[0]
+    log_q = tf.gather(model(frames), locations[0], batch_dims=1)
+    total = tf.reduce_mean(f) + tf.reduce_mean(log_q)
+  expected = as_torch(tape.gradient(total, weights))
+  torch = moving_torch.torch
+  networks = moving_torch.make_networks()
+  parameters = list(networks.parameters())
+  for p, value in zip(parameters, as_torch(weights), strict=True):
+    p.data = torch.tensor(np.ascontiguousarray(value))
+  x, atoms = torch.tensor(frames.numpy()), torch.tensor(locations[0])
+  theirs = moving_torch.negative_bound(networks, x, atoms)
+  log_probs = moving_torch.log_probs_of(networks, x)
+  theirs_log_q = log_probs.gather(1, atoms[:, None])[:, 0]
+  np.testing.assert_allclose(theirs.detach(), f, rtol=1e-4)
+  np.testing.assert_allclose(theirs_log_q.detach(), log_q, rtol=1e-4)
+  (theirs.mean() + theirs_log_q.mean()).backward()
+  for p, value in zip(parameters, expected, strict=True):
+    scale = np.abs(value).max()
+    np.testing.assert_allclose(p.grad, value, rtol=1e-3, atol=1e-4 * scale)
+  print('torch: f, attention and their gradients are ours.')
+
+
+def print_shares(times):
+  """What is spent beside the attention and the optimizer."""
+  alone = np.median(times[ATTENTION_ONLY])
+  print('\nShare of a step beside attention and optimizer:')
+  for (library, method), t in times.items():
+    if library == 'tfp_rb' and (library, method) != ATTENTION_ONLY:
+      print(f'{method:26s}{1.0 - alone / np.median(t):8.1%}')
+
+
+def main(argv):
+  del argv
+  tf.get_logger().setLevel('ERROR')  # every method is a graph of its own
+  digits, source = make_data(FLAGS.steps)
+  methods = list(dict.fromkeys([RB[1], *FLAGS.methods]))  # the others over RB
+  rows = our_rows(methods, digits)
+  theirs, failed = moving_torch.rows(digits)
+  if theirs:
+    check(digits[0])
+  rows, unable = step_times.warm_up(rows | theirs)
+  times = step_times.measure(rows, FLAGS.rounds)
+  folder = pathlib.Path(FLAGS.output_dir)
+  step_times.report(times, failed | unable, RB, source, TARGETS, folder)
+  print_shares(times)
+
+
+def define_flags():
+  """Of the script only: who imports it may import others with such flags."""
+  names = list(experiment.METHODS)
+  flags.DEFINE_list('methods', names, f'{RB[1]}, and others of {names}.')
+  flags.DEFINE_integer('rounds', 11, 'How often each row is timed.')
+  flags.DEFINE_integer('steps', 10, 'In a round.')
+  flags.DEFINE_string(
+    'output_dir', 'outputs/moving_times', 'Where the CSV files go.'
+  )
+
+
+if __name__ == '__main__':
+  define_flags()
+  app.run(main)

@@ -1,0 +1,134 @@
+"""Gradient variance of the autoencoder with hard attention at a checkpoint.
+
+64 frames of test digits are held fixed, and the gradient of their mean loss is
+taken again and again with other locations and other Gaussian noise.
+
+  python examples/benchmarks/moving_variance.py \\
+    --checkpoint=outputs/moving_mnist/RB-REINFORCE+/0/last.keras
+
+Printed is the total variance (the trace of the covariance), half the mean
+squared distance of independent pairs of gradients, with an interval of 95 %
+(normal, over the pairs), by the parameters of the attention and by those of
+encoder and decoder; and how often `f` is evaluated for an image.
+"""
+
+import functools
+import pathlib
+import sys
+
+from absl import app, flags
+import gradient_variance
+import keras
+import tensorflow as tf
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import moving_mnist as experiment
+import tfp_rb
+from tfp_rb import baselines, datasets, models
+
+FLAGS = flags.FLAGS
+loo = baselines.LeaveOneOut
+independent = functools.partial(baselines.IndependentSample, shared=False)
+
+
+def _score(baseline, num_samples=1, **split):
+  estimator = tfp_rb.REINFORCE(baseline, num_samples=num_samples)
+  return tfp_rb.rao_blackwellize(estimator, **split) if split else estimator
+
+
+# Evaluations of `f`, name, estimator.
+ROWS = [
+  (2, 'REINFORCE+', lambda: _score(independent())),
+  (2, 'leave-one-out', lambda: _score(loo(), 2)),
+  (6, 'leave-one-out', lambda: _score(loo(), 6)),
+  (6, 'RB-leave-one-out 4 + 2', lambda: _score(loo(), 2, num_summed=4)),
+  (6, 'RB-leave-one-out 5 + 1', lambda: _score(loo(), 1, num_summed=5)),
+  (6, 'budget=6', lambda: _score(loo(), budget=6)),
+  (12, 'REINFORCE+', lambda: _score(independent(), 6)),
+  (12, 'leave-one-out', lambda: _score(loo(), 12)),
+  (12, 'RB-REINFORCE+', lambda: _score(independent(), num_summed=5)),
+  (12, 'RB-leave-one-out 10 + 2', lambda: _score(loo(), 2, num_summed=10)),
+]  # fmt: skip
+
+
+def model_of(estimator, start):
+  """The model at the checkpoint, with this estimator."""
+  saved = keras.models.load_model(start)
+  config = {**saved.get_config()}
+  del config['estimator']
+  model = models.MovingVAE(estimator, **config)
+  model.set_weights(saved.get_weights())
+  return model
+
+
+def loss_of(model, frames, seed):
+  return tf.reduce_mean(model.losses_of(frames, seed)[0])
+
+
+def variable_groups(model):
+  """Variables of the attention, and of encoder and decoder."""
+  groups = (
+    (model.convolutions, model.attention),
+    (model.encoder, model.decoder),
+  )
+  return [
+    [v.value for network in group for v in network.trainable_variables]
+    for group in groups
+  ]
+
+
+def main(argv):
+  del argv
+  unknown = set(FLAGS.estimators) - {row[1] for row in ROWS}
+  if unknown:
+    raise app.UsageError(f'`--estimators` has {unknown}, which are no rows.')
+  output = pathlib.Path(FLAGS.output_dir)
+  output.mkdir(parents=True, exist_ok=True)
+  mnist = datasets.load_mnist(FLAGS.source)
+  _, digits = experiment.split(mnist, 64, 64)
+  start = pathlib.Path(FLAGS.checkpoint)
+  frames, _ = model_of(None, start).frames.place(
+    models.binarize(digits, [0, 1]), [0, 2]
+  )
+  rows = []
+  print(f'{"evaluations, estimator":30s}{"attention":>24s}{"others":>22s}')
+  for evaluations, name, make_estimator in ROWS:
+    if name not in FLAGS.estimators:
+      continue
+    model = model_of(make_estimator(), start)
+    values = gradient_variance.half_squared_distances(
+      functools.partial(loss_of, model, frames),
+      variable_groups(model),
+      FLAGS.num_pairs,
+    )
+    (first, second), (margin, other_margin) = (
+      gradient_variance.mean_and_interval(values)
+    )
+    print(
+      f'{evaluations:3d} {name:28s}{first:12.4g} +- {margin:6.2g}'
+      f'{second:12.4g} +- {other_margin:6.2g}',
+      flush=True,
+    )
+    rows.append({
+      'evaluations': evaluations, 'estimator': name,
+      'attention': first, 'attention_95': margin,
+      'others': second, 'others_95': other_margin,
+      'pairs': FLAGS.num_pairs, 'checkpoint': '/'.join(start.parts[-3:]),
+      'data': f'64 digits of {mnist.source}',
+    })  # fmt: skip
+    # After each row: whoever stops it keeps what there is.
+    gradient_variance.write(output / 'variances.csv', rows)
+    gradient_variance.plot(output / 'variances.png', rows, 'attention')
+
+
+if __name__ == '__main__':
+  names = list(dict.fromkeys(row[1] for row in ROWS))
+  flags.DEFINE_list('estimators', names, f'Of {names}.')
+  flags.DEFINE_integer('num_pairs', 500, 'Pairs of gradients for each row.')
+  flags.DEFINE_string('checkpoint', None, 'A `.keras` file of a run.')
+  flags.DEFINE_string('source', 'auto', '`tfds`, `embedded` or `auto`.')
+  flags.DEFINE_string(
+    'output_dir', 'outputs/moving_variance', 'Where everything goes.'
+  )
+  flags.mark_flag_as_required('checkpoint')
+  app.run(main)
