@@ -100,7 +100,8 @@ METHODS = {
 
 DEMO = ('RB-REINFORCE', 'REINFORCE', 'Exact')
 
-# What the paper compared on the validation images, 10 epochs each.
+# What the paper compared on the validation images, and for how long.
+TUNING_EPOCHS = 10
 STEP_SIZES = (5e-3, 1e-3, 5e-4, 1e-4, 5e-5)
 ANNEALING_RATES = (1e-5, 5e-5, 1e-4, 5e-4)
 
@@ -160,15 +161,15 @@ def training_data(split, first_epoch, seed):
 def method_of(name):
   """A row of the table of methods, also of `k=...` and `budget=...`."""
   kind, _, number = name.partition('=')
-  if name not in METHODS and number.isdigit():
+  if name not in METHODS and number.isdigit() and int(number) <= NUM_CLASSES:
     if kind == 'k':
       return functools.partial(_summed, int(number)), 1e-3, None
-    if kind == 'budget':
+    if kind == 'budget' and int(number) > 1:
       return functools.partial(_leave_one_out, budget=int(number)), 1e-3, None
   if name not in METHODS:
     raise app.UsageError(
-      f'`--methods` must be of {list(METHODS)}, `k=...` or `budget=...`, but '
-      f'has {name!r}.'
+      f'`--methods` must be of {list(METHODS)}, `k=0` to `k=10` or `budget=2` '
+      f'to `budget=10`, but has {name!r}.'
     )
   return METHODS[name]
 
@@ -340,6 +341,8 @@ def main(argv):
   epochs, num_seeds, warm_epochs = (
     FLAGS.epochs, FLAGS.num_seeds, FLAGS.warm_start_epochs
   )  # fmt: skip
+  if FLAGS.tune and not FLAGS['epochs'].present:
+    epochs = TUNING_EPOCHS
   if FLAGS.demo:  # as many steps, whatever is at hand
     epochs = 5 * max(1, round(45_000 / len(split.unlabeled[1])))
     num_seeds, warm_epochs = 1, 50
@@ -383,7 +386,9 @@ def define_flags():
   flags.DEFINE_list('methods', list(METHODS), f'Of {list(METHODS)}.')
   flags.DEFINE_list('k', [], 'RB-REINFORCE with so many labels summed, too.')
   flags.DEFINE_list('budget', [], 'Leave-one-out with such a budget, too.')
-  flags.DEFINE_integer('epochs', 100, 'Passes over the unlabeled images.')
+  flags.DEFINE_integer(
+    'epochs', 100, 'Passes over the unlabeled images; 10 by default to tune.'
+  )
   flags.DEFINE_integer('num_seeds', 2, 'Runs of each method.')
   flags.DEFINE_integer('warm_start_epochs', 100, 'On labeled images alone.')
   flags.DEFINE_string('source', 'auto', '`tfds`, `embedded` or `auto`.')
@@ -394,7 +399,7 @@ def define_flags():
   flags.DEFINE_bool(
     'plot_only', False, 'Only tables and figures, of CSV files.'
   )
-  flags.DEFINE_bool('tune', False, 'Compare step sizes (the paper: 10 epochs).')
+  flags.DEFINE_bool('tune', False, 'Compare the step sizes of the paper.')
   flags.DEFINE_bool('demo', False, 'Three methods, as long as 3 minutes allow.')
   flags.DEFINE_bool(
     'as_written', False, 'The architecture of the text, not of the code.'

@@ -224,7 +224,9 @@ def test_means_are_over_runs_of_equal_length(script):
   assert found == {'a': {0: {'loss': [3, 2]}, 2: {'loss': [4, 1]}}}
 
 
-@pytest.mark.parametrize('method', ['RELAXED', 'k=', 'budget=two'])
+@pytest.mark.parametrize(
+  'method', ['RELAXED', 'k=', 'k=11', 'budget=two', 'budget=1', 'budget=11']
+)
 def test_unknown_methods_are_named(script, method):
   with pytest.raises(UsageError, match='must be of'):
     script.method_of(method)

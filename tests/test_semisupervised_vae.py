@@ -320,6 +320,7 @@ def test_generated_images_differ_by_label_and_seed():
   assert 0.0 < np.min(images) < np.max(images) < 1.0
   np.testing.assert_array_equal(images, model.generate([0, 1, 2], seed=[1, 2]))
   assert np.any(images != model.generate([0, 1, 2], seed=[1, 3]))
+  assert model.generate(1, seed=[1, 2]).shape == [1, 20]
 
 
 def test_mixed_precision():
@@ -401,8 +402,9 @@ def test_batches_of_evaluation_have_noise_of_their_own():
   np.testing.assert_array_equal(model._test_seed(IMAGES[:6]), seeds[0])
 
 
-def test_every_operation_of_a_step_runs_on_a_gpu():
-  model = make(nvil())
+@pytest.mark.parametrize('name', ['RB-REINFORCE', 'NVIL'])
+def test_every_operation_of_a_step_runs_on_a_gpu(name):
+  model = make(nvil() if name == 'NVIL' else None)
   model.compile(keras.optimizers.Adam(0.01), jit_compile=False)
   kinds = gpu.operations(model.train_step, next(iter(data_of(3))))
   assert {'MatMul', 'While'} <= kinds

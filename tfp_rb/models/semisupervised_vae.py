@@ -251,17 +251,19 @@ class SemiSupervisedVAE(EstimatorModel):
     """The means of the pixels, given labels.
 
     Args:
-      labels: Integers of shape `[n]`.
+      labels: Integers of shape `[n]`, or one integer.
       z: Floating-point `Tensor` of shape `[n, latent_dim]`. Default: drawn.
       seed: Stateless seed, `int32[2]`, of that draw.
 
     Returns:
       images: `Tensor` of shape `[n, pixels]`, values 0 to 1.
     """
-    labels = tf.one_hot(labels, self.num_classes)
+    labels = tf.one_hot(tf.reshape(labels, [-1]), self.num_classes)
     if z is None:
       (seed,) = _random.split_seed(seed, n=1)
-      z = tf.random.stateless_normal([labels.shape[0], self.latent_dim], seed)
+      z = tf.random.stateless_normal(
+        [tf.shape(labels)[0], self.latent_dim], seed
+      )
     z = tf.cast(z, tf.float32)
     return tf.sigmoid(self._decode(z, labels))
 
