@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import scripts
 
@@ -70,6 +71,30 @@ def test_methods_start_alike(script):
   )
   for a, b in zip(first.get_weights(), second.get_weights(), strict=True):
     np.testing.assert_array_equal(a, b)
+
+
+def test_a_run_that_was_stopped_ends_with_the_same_numbers(script, tmp_path):
+  # RELAX has an optimizer of its own, whose state has to come back, too.
+  small = {'frame': 12, 'window': 4, 'hidden_units': 3, 'channels': 2}
+  digits = np.random.default_rng(0).integers(256, size=[128, 4, 4])
+  test_data = tf.data.Dataset.from_tensor_slices(digits).batch(64)
+
+  def run(folder, epochs):
+    model = script.make_model('RELAX', 0, jit_compile=False, **small)
+    log = script.run(
+      model, 0, digits, test_data, tmp_path / folder, epochs, 'noise'
+    )
+    assert list(log['epoch']) == list(range(epochs))
+    everything = [*model.weights, *model.estimator.variables]
+    return log, [np.asarray(v) for v in everything]
+
+  log, whole = run('whole', 2)
+  run('stopped', 1)
+  resumed_log, resumed = run('stopped', 2)
+  for a, b in zip(resumed, whole, strict=True):
+    np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+  for column in ('loss', 'val_negative_elbo', 'val_distance'):
+    np.testing.assert_allclose(resumed_log[column], log[column], rtol=1e-5)
 
 
 def test_epochs_and_seconds_to_a_level():
