@@ -5,8 +5,8 @@ import csv
 import matplotlib
 import numpy as np
 
+import run_paths
 from tfp_rb import models
-import training_runs
 
 matplotlib.use('Agg')
 import matplotlib.pyplot as plt
@@ -84,7 +84,7 @@ def plot(path, runs, source):
     (axes[0], 'val_negative_elbo', 'negative ELBO at the best location [nats]'),
     (axes[1], 'val_distance', 'distance of the best location [pixels]'),
   ):
-    training_runs.plot_paths(axis, runs, column)
+    run_paths.plot_paths(axis, runs, column)
     axis.set(ylabel=label, yscale='log')
   axes[0].axhline(500, color='0.7', linewidth=0.8)
   axes[0].legend(fontsize=8)
@@ -127,7 +127,7 @@ def print_table(runs):
 
 def report(output, methods):
   """Tables and figures of what has been run, `methods` in this order."""
-  runs, about = training_runs.gather(
+  runs, about = run_paths.gather(
     output / 'start.json',
     COLUMNS,
     methods,

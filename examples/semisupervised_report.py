@@ -6,7 +6,7 @@ import keras
 import matplotlib
 import numpy as np
 
-import training_runs
+import run_paths
 
 matplotlib.use('Agg')
 import matplotlib.pyplot as plt
@@ -32,7 +32,7 @@ def plot(path, runs, source):
     (axes[0], 'val_negative_elbo', 'negative ELBO at the best label [nats]'),
     (axes[1], 'val_accuracy', 'accuracy'),
   ):
-    training_runs.plot_paths(axis, runs, column)
+    run_paths.plot_paths(axis, runs, column)
     values = np.concatenate([
       log[column] for by_seed in runs.values() for log in by_seed.values()
     ])  # fmt: skip
@@ -59,7 +59,7 @@ def print_table(runs):
   for method, by_seed in runs.items():
     logs = list(by_seed.values())
     loss, accuracy = (
-      training_runs.mean_and_error([log[column][-1] for log in logs])
+      run_paths.mean_and_error([log[column][-1] for log in logs])
       for column in ('val_negative_elbo', 'val_accuracy')
     )
     seconds = np.median([np.nanmedian(log['seconds'][2:]) for log in logs])
@@ -111,9 +111,7 @@ def plot_generated(csv_path, path):
 def report(output, methods):
   """Tables and figures of what has been run, `methods` in this order."""
   columns = ('val_negative_elbo', 'val_accuracy', 'loss', 'rest', 'seconds')
-  runs, source = training_runs.gather(
-    output / 'warm_start.json', columns, methods
-  )
+  runs, source = run_paths.gather(output / 'warm_start.json', columns, methods)
   if not runs:
     return
   plot(output / 'figure_4.png', runs, source)

@@ -1,8 +1,8 @@
-"""What the experiments on MNIST share: runs that resume, and their reports.
+"""What the experiments on MNIST share: runs that resume.
 
 A run is a method and a seed, in the folder `<output_dir>/<method>/<seed>`:
 `log.csv` with a row for each epoch, `best.keras` and `last.keras`, `backup` to
-resume from, and `tensorboard`. `paths.csv` has the rows of all runs.
+resume from, and `tensorboard`.
 """
 
 import csv
@@ -205,111 +205,3 @@ def read_log(path):
   rows = rows_of(path)
   columns = [name for name in rows[0] if name != 'data']
   return {c: np.array([float(row[c]) for row in rows]) for c in columns}
-
-
-def collect(output, columns, first):
-  """All runs that are there: those of `paths.csv`, and those with a log.
-
-  Args:
-    output: `pathlib.Path` of the folder.
-    columns: Names of columns of the logs.
-    first: `{column: value}` before the first epoch, of those that have one.
-
-  Returns:
-    runs: `{method: {seed: {column: array}}}`; index 0 is before training.
-  """
-  runs = {}
-  path = output / 'paths.csv'
-  for row in rows_of(path):
-    of_seed = runs.setdefault(row['method'], {}).setdefault(
-      int(row['seed']), {c: [] for c in columns}
-    )
-    for c in columns:
-      of_seed[c].append(float(row[c] or 'nan'))
-  for path in sorted(output.glob('*/*/log.csv')):
-    if finished_epochs(path):
-      log = read_log(path)
-      runs.setdefault(path.parts[-3], {})[int(path.parts[-2])] = {
-        c: [first.get(c, np.nan), *log[c]] for c in columns
-      }
-  return {
-    method: {seed: by_seed[seed] for seed in sorted(by_seed)}
-    for method, by_seed in runs.items()
-  }
-
-
-def gather(path, columns, methods, about=lambda start: start['source']):
-  """What a report is about; rewrites `paths.csv`.
-
-  Args:
-    path: `pathlib.Path` of the file of `start_of`, in the folder of the runs.
-    columns: Names of columns of the logs.
-    methods: The methods in their order; others come after them.
-    about: Callable, the content of that file to a title.
-
-  Returns:
-    runs: As of `collect`, of each method those that got farthest.
-    title: Python `str`.
-  """
-  if not path.exists():
-    print(f'Nothing has been run in {path.parent} yet: no {path.name} there.')
-    return {}, ''
-  start = json.loads(path.read_text())
-  first = {f'val_{name}': value for name, value in start.items()}
-  runs = collect(path.parent, columns, first)
-  order = [*methods, *sorted(runs.keys() - set(methods))]
-  runs = {method: runs[method] for method in order if method in runs}
-  if runs:
-    write_paths(path.parent / 'paths.csv', runs, about(start))
-  else:
-    print(f'No run has finished an epoch in {path.parent} yet.')
-  return longest(runs), about(start)
-
-
-def longest(runs):
-  """Of each method the runs that got farthest: means are over equal epochs."""
-  length = lambda log: len(log['loss'])
-  return {
-    method: {
-      seed: log
-      for seed, log in by_seed.items()
-      if length(log) == max(map(length, by_seed.values()))
-    }
-    for method, by_seed in runs.items()
-  }
-
-
-def write_paths(path, runs, source):
-  """One row for a method, a seed and an epoch."""
-  file = io.StringIO(newline='')
-  writer = csv.writer(file, lineterminator='\n')
-  for method, by_seed in runs.items():
-    for seed, log in by_seed.items():
-      if file.tell() == 0:
-        writer.writerow(['method', 'seed', 'epoch', *log, 'data'])
-      for epoch, values in enumerate(zip(*log.values(), strict=True)):
-        values = ['' if np.isnan(v) else f'{v:.6g}' for v in values]
-        writer.writerow([method, seed, epoch, *values, source])
-  write(path, file.getvalue())
-
-
-def mean_and_error(values):
-  """Mean over runs, and its standard error (NaN for a single run)."""
-  values = np.asarray(values)
-  spread = values.std(axis=0, ddof=1) if len(values) > 1 else np.nan
-  return values.mean(axis=0), spread / np.sqrt(len(values))
-
-
-def plot_paths(axis, runs, column):
-  """Draws mean and standard error of each method, by epoch."""
-  for i, (method, by_seed) in enumerate(runs.items()):
-    length = min(len(log[column]) for log in by_seed.values())
-    paths = [log[column][:length] for log in by_seed.values()]
-    mean, error = mean_and_error(paths)
-    style = ('-', '--', '-.', ':')[i % 4]
-    axis.plot(mean, style, color=f'C{i}', label=method, linewidth=1.8)
-    if len(paths) > 1:
-      axis.fill_between(
-        range(length), mean - error, mean + error, color=f'C{i}', alpha=0.2
-      )
-  axis.set_xlabel('epoch')

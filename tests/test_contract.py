@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from modes import modes_of
 import tfp_rb
 from tfp_rb import _checks, baselines
 from tfp_rb.partitions import base
@@ -220,14 +221,12 @@ def in_three_modes(estimator, row):
   def run(seed):
     return outcome(estimator, row, seed)
 
-  modes = {
-    'eager': run,
-    'graph': tf.function(run, autograph=False),
-    'xla': tf.function(run, autograph=False, jit_compile=True),
-  }
   # At run time, so that XLA cannot fold the draws.
   seeds = [tf.constant(seed) for seed in ([5, 3], [-7, -(2**31)])]
-  return {mode: [go(seed) for seed in seeds] for mode, go in modes.items()}
+  return {
+    mode: [go(seed) for seed in seeds]
+    for mode, go in modes_of(run, seeds[0]).items()
+  }
 
 
 def assert_modes_agree(results):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from modes import modes_of
 import statistical
 from tfp_rb import _random
 
@@ -19,14 +20,9 @@ SIZES = [5, 128, 129, 1000, 4624]
 
 def in_all_modes(function):
   """`function(seed)` for all seeds: eager, as a graph, and compiled."""
-  modes = [
-    function,
-    tf.function(function),
-    tf.function(function, jit_compile=True),
-  ]
   return [
     [tf.nest.map_structure(np.array, mode(tf.constant(s))) for s in SEEDS]
-    for mode in modes
+    for mode in modes_of(function, tf.constant(SEEDS[0])).values()
   ]
 
 

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from modes import modes_of
 from relaxed import (
   DISTRIBUTIONS,
   FORMS,
@@ -135,9 +136,9 @@ def test_eager_graph_and_xla_agree(name):
 
   seed = tf.constant(SEED)
   expected = run(seed)
-  for jit_compile in (False, True):
-    go = tf.function(run, autograph=False, jit_compile=jit_compile)
-    value, gradient, atoms = go(seed)
+  modes = modes_of(run, seed)
+  for mode in ('graph', 'xla'):
+    value, gradient, atoms = modes[mode](seed)
     np.testing.assert_allclose(value, expected[0], rtol=1e-5)
     np.testing.assert_allclose(gradient, expected[1], rtol=1e-4, atol=1e-5)
     for z, expected_z in zip(atoms, expected[2]):

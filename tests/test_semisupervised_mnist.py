@@ -220,7 +220,7 @@ def test_the_script_writes_rows_and_figures(tmp_path):
 
 def test_means_are_over_runs_of_equal_length(script):
   runs = {'a': {0: {'loss': [3, 2]}, 1: {'loss': [3]}, 2: {'loss': [4, 1]}}}
-  found = script.training_runs.longest(runs)
+  found = script.semisupervised_report.run_paths.longest(runs)
   assert found == {'a': {0: {'loss': [3, 2]}, 2: {'loss': [4, 1]}}}
 
 

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from modes import modes_of
 from test_errors import raises
 import tfp_rb
 from tfp_rb import _atoms, baselines
@@ -353,9 +354,9 @@ def test_eager_graph_and_xla_agree():
     return loss, tape.gradient(loss, logits)
 
   seed = tf.constant(SEED)
-  for jit_compile in (False, True):
-    compiled = tf.function(run, jit_compile=jit_compile)(seed)
-    for actual, expected in zip(compiled, run(seed), strict=True):
+  modes = modes_of(run, seed)
+  for mode in ('graph', 'xla'):
+    for actual, expected in zip(modes[mode](seed), run(seed), strict=True):
       np.testing.assert_allclose(actual, expected, rtol=1e-10)
 
 
