@@ -22,7 +22,6 @@ Reference: Runjing Liu et al. Rao-Blackwellized stochastic gradients for
 discrete distributions. ICML 2019. https://arxiv.org/abs/1810.04777
 """
 
-import csv
 import functools
 import pathlib
 
@@ -33,6 +32,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 import semisupervised_report
+import step_sizes
 import tfp_rb
 from tfp_rb import baselines, datasets, models
 import training_runs
@@ -99,11 +99,6 @@ METHODS = {
 }  # fmt: skip
 
 DEMO = ('RB-REINFORCE', 'REINFORCE', 'Exact')
-
-# What the paper compared on the validation images, and for how long.
-TUNING_EPOCHS = 10
-STEP_SIZES = (5e-3, 1e-3, 5e-4, 1e-4, 5e-5)
-ANNEALING_RATES = (1e-5, 5e-5, 1e-4, 5e-4)
 
 
 def flat(images):
@@ -282,39 +277,13 @@ def run(model, seed, split, data, start, folder, epochs, source):
 def tune(methods, split, start, output, epochs, source, **settings):
   """The paper's grid of step sizes, by the validation images."""
   data = evaluation_data(*split.validation)
-  rows = []
-  for method in methods:
-    for rate in ANNEALING_RATES if method == 'Gumbel' else (None,):
-      for step_size in STEP_SIZES:
-        name = f'{step_size:g}' if rate is None else f'{step_size:g},{rate:g}'
-        print(f'{method}, step size (and annealing rate) {name}')
-        model = make_model(method, 0, step_size, rate, **settings)
-        folder = output / 'tuning' / method / name
-        log = run(model, 0, split, data, start, folder, epochs, source)
-        last = (log['val_negative_elbo'][-1], log['val_accuracy'][-1])
-        rows.append([method, step_size, rate or '', *last, epochs, source])
-  with open(output / 'tuning.csv', 'w', newline='') as file:
-    writer = csv.writer(file)
-    columns = (
-      'method',
-      'step_size',
-      'annealing_rate',
-      'negative_elbo',
-      'accuracy',
-    )
-    writer.writerow([*columns, 'epochs', 'data'])
-    writer.writerows(rows)
-  print(
-    f'\n{"":18s}{"step size":>10s}{"rate":>8s}{"-ELBO":>9s}{"accuracy":>10s}'
-  )
-  for method in methods:
-    of_method = [row for row in rows if row[0] == method]
-    best = min(of_method, key=lambda row: np.nan_to_num(row[3], nan=np.inf))
-    for row in of_method:
-      mark = '  best' if row is best else ''
-      print(
-        f'{method:18s}{row[1]:10g}{row[2]!s:>8s}{row[3]:9.2f}{row[4]:10.4f}{mark}'
-      )
+
+  def run_one(method, step_size, rate, folder):
+    model = make_model(method, 0, step_size, rate, **settings)
+    return run(model, 0, split, data, start, folder, epochs, source)
+
+  columns = ('val_negative_elbo', 'val_accuracy')
+  step_sizes.compare(methods, run_one, columns, output, source)
 
 
 def evaluation_data(images, labels):
@@ -342,7 +311,7 @@ def main(argv):
     FLAGS.epochs, FLAGS.num_seeds, FLAGS.warm_start_epochs
   )  # fmt: skip
   if FLAGS.tune and not FLAGS['epochs'].present:
-    epochs = TUNING_EPOCHS
+    epochs = 10  # as the paper
   if FLAGS.demo:  # as many steps, whatever is at hand
     epochs = 5 * max(1, round(45_000 / len(split.unlabeled[1])))
     num_seeds, warm_epochs = 1, 50

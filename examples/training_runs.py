@@ -9,6 +9,7 @@ import csv
 import io
 import json
 import os
+import shutil
 import sys
 import time
 
@@ -111,7 +112,11 @@ def resume(model, folder, steps_per_epoch):
   """
   weights = folder / 'backup' / 'latest.weights.h5'
   metadata = folder / 'backup' / 'training_metadata.json'
+  found = [weights, weights.with_name(weights.name + '.bkp')]
+  found = [path for path in found if path.exists()]
   logged = [int(row['epoch']) for row in rows_of(folder / 'log.csv')]
+  if not found:
+    return 0
   variables = [
     *model.weights,
     *model.optimizer.variables,
@@ -119,21 +124,29 @@ def resume(model, folder, steps_per_epoch):
     *(model.estimator_optimizer.variables if model.estimator_optimizer else ()),
   ]
   start = [v.numpy() for v in variables]
-  for path in (weights, weights.with_name(weights.name + '.bkp')):
-    if not path.exists():
-      continue
+  reasons = []
+  for path in found:
     whole = path.with_name('whole.weights.h5')  # Keras goes by the ending
-    whole.write_bytes(path.read_bytes())
+    shutil.copyfile(path, whole)
     try:
       model.load_weights(whole)
-    except (OSError, KeyError, ValueError, RuntimeError):
-      continue  # half written
+    except (OSError, KeyError, ValueError, RuntimeError) as error:
+      reasons.append(str(error).splitlines()[0])  # half written, perhaps
+      continue
     epochs = int(model.optimizer.iterations) // steps_per_epoch
     if logged[:epochs] == list(range(epochs)):
       whole.replace(weights)
       write(metadata, json.dumps({'epoch': epochs, 'batch': 0}))
       return epochs
-  for path in (weights, metadata):
+    reasons.append(f'it has {epochs} epochs, the log {len(logged)}')
+  whole.unlink()
+  if len(logged) > 1:  # a kill amid the first backup is no reason
+    raise app.UsageError(
+      f'The run in {folder} must have a backup that can be loaded, since '
+      f'{len(logged)} epochs are logged, but: {"; ".join(reasons)}. Remove the '
+      'folder to begin again, or pass another `--output_dir`.'
+    )
+  for path in (*found, metadata):
     path.unlink(missing_ok=True)
   for variable, value in zip(variables, start, strict=True):
     variable.assign(value)

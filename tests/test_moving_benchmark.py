@@ -63,9 +63,8 @@ def test_without_torch_the_row_says_how_to_install(script, monkeypatch):
   assert "pip install -e '.[benchmarks]'" in failed['torch', '']
 
 
-def test_peak_memory_is_that_of_a_process_that_trains(capsys):
+def test_peak_memory_is_that_of_a_process_of_its_own():
   memory = load('moving_memory')
-  before = memory.peak_of_this_process()
-  memory.train('REINFORCE+', num_steps=2, smoke=True)
-  printed = float(capsys.readouterr().out.split()[-1])
-  assert 100.0 < before <= printed < 20_000.0
+  megabytes = memory.peak_megabytes('REINFORCE+', epochs=1, smoke=True)
+  # TensorFlow alone takes 300; the tests of this process far more than that.
+  assert 300.0 < megabytes < memory.MOST_MEGABYTES

@@ -3,11 +3,13 @@
 import csv
 import shutil
 
+from absl import app
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import scripts
+from tfp_rb import datasets
 
 
 def test_the_script_writes_rows_and_figures(tmp_path):
@@ -97,12 +99,74 @@ def test_a_run_that_was_stopped_ends_with_the_same_numbers(script, tmp_path):
     np.testing.assert_allclose(resumed_log[column], log[column], rtol=1e-5)
 
 
-def test_epochs_and_seconds_to_a_level():
-  with scripts.as_started(scripts.EXAMPLES / 'moving_mnist.py'):
-    import moving_report
+@pytest.fixture
+def report(script):
+  return script.moving_report
+
+
+def test_epochs_and_seconds_to_a_level(report):
   log = {
     'val_negative_elbo': [2000.0, 700.0, 499.0, 600.0],
-    'seconds': [np.nan, 3.0, 4.0, 5.0],
+    'seconds': [np.nan, 30.0, 4.0, 5.0],
   }
-  assert moving_report.to_reach(log) == (2, 7.0)
-  assert np.all(np.isnan(moving_report.to_reach(log, level=1.0)))
+  assert report.to_reach(log) == (2, 8.5)  # 30 is compilation, above all
+  assert np.all(np.isnan(report.to_reach(log, level=1.0)))
+  never = {**log, 'val_negative_elbo': [2000.0, 900.0, 800.0, 700.0]}
+  assert report.reached([log, never]) == '1 of 2: 2, 8 s'
+  assert report.reached([never]) == '0 of 1'
+
+
+def test_the_paper_is_beside_what_is_comparable(report, capsys):
+  log = {
+    'val_negative_elbo': np.linspace(2000.0, 200.0, 51),
+    'val_distance': np.ones(51),
+    'seconds': np.ones(51),
+  }
+  for is_comparable in (True, False):
+    report.print_table({'NVIL': {0: log}}, 'a title', is_comparable)
+    out = capsys.readouterr().out
+    assert out.startswith('a title')
+    assert ('200 / 268' in out) == is_comparable
+
+
+@pytest.mark.parametrize('method', ['RELAXED', 'k=', 'k=5000', 'budget=1'])
+def test_unknown_methods_are_named(script, method):
+  with pytest.raises(app.UsageError, match='must be of'):
+    script.method_of(method)
+
+
+def test_digits_are_of_their_own_part_of_the_data(script):
+  images = np.arange(200)[:, np.newaxis, np.newaxis]
+  mnist = datasets.MNIST(images, None, images + 1000, None, 'numbers')
+  train, validation, test = script.split(mnist, 64, 50)
+  assert len(np.unique(np.concatenate([train, validation]))) == 128
+  assert len(np.unique(test)) == 50
+  assert test.min() >= 1000 > train.max()
+  for sizes in ((63, 50), (64, 0), (-1, 50)):
+    with pytest.raises(app.UsageError, match='`--num_images` must be at least'):
+      script.split(mnist, *sizes)
+
+
+def test_step_sizes_are_compared_on_the_validation_images(
+  script, tmp_path, monkeypatch, capsys
+):
+  def run(model, seed, digits, data, folder, epochs, source):
+    assert [len(x) for x in data] == [9]
+    size = float(model.optimizer.learning_rate)
+    loss = {5e-3: np.nan, 5e-4: 3.0}.get(np.round(size, 6), 4.0)
+    column = np.full([epochs], loss)
+    names = ('epoch', 'val_negative_elbo', 'val_distance')
+    return dict.fromkeys(names, column)
+
+  monkeypatch.setattr(script, 'run', run)
+  monkeypatch.setattr(script.step_sizes, 'ANNEALING_RATES', (1e-4, 1e-5))
+  small = {'frame': 12, 'window': 4, 'hidden_units': 3, 'channels': 2}
+  digits = np.full([64, 4, 4], 255)
+  methods = ['Gumbel', 'budget=3']
+  script.tune(methods, digits, digits[:9], tmp_path, 2, 'white', **small)
+  with (tmp_path / 'tuning.csv').open() as file:
+    rows = list(csv.DictReader(file))
+  assert [row['method'] for row in rows] == ['Gumbel'] * 10 + ['budget=3'] * 5
+  lines = capsys.readouterr().out.splitlines()
+  best = [line.split() for line in lines if 'best' in line]
+  assert [line[1] for line in best] == ['0.0005', '0.0005']

@@ -7,6 +7,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 import gpu
+from test_errors import raises
 import tfp_rb
 from tfp_rb import models
 from tfp_rb.models._convolutions import Convolutions
@@ -23,7 +24,7 @@ def make(estimator=None, **settings):
   keras.utils.set_random_seed(0)
   return models.MovingVAE(
     estimator,
-    frame=SIZE,
+    frame=settings.pop('frame', SIZE),
     window=WINDOW,
     latent_dim=2,
     hidden_units=6,
@@ -32,14 +33,15 @@ def make(estimator=None, **settings):
   )
 
 
-def naive_window(frame, location):
+def naive_window(frame, location, window=WINDOW):
   """The pixels about a location, one by one, and which are in the frame."""
-  row, column = divmod(location, SIZE)
-  pixels, inside = np.zeros([2, WINDOW, WINDOW])
-  for i in range(WINDOW):
-    for j in range(WINDOW):
-      r, c = row - WINDOW // 2 + i, column - WINDOW // 2 + j
-      if 0 <= r < SIZE and 0 <= c < SIZE:
+  size = len(frame)
+  row, column = divmod(location, size)
+  pixels, inside = np.zeros([2, window, window])
+  for i in range(window):
+    for j in range(window):
+      r, c = row - window // 2 + i, column - window // 2 + j
+      if 0 <= r < size and 0 <= c < size:
         pixels[i, j], inside[i, j] = frame[r, c], 1.0
   return pixels.ravel(), inside.ravel()
 
@@ -85,28 +87,72 @@ def test_convolutions_by_pixels_or_by_blocks(size):
   )
 
 
-def test_windows_about_all_locations():
-  frames = Frames(SIZE, WINDOW)
-  locations = np.arange(SIZE**2)
+def test_gradients_by_blocks_are_those_by_pixels():
+  layer = Convolutions(12, (2, 3, 1))
+  images = RNG.random([2, 12, 12]).astype(np.float32)
+  variables = [v.value for v in layer.trainable_variables]
+  with tf.GradientTape() as tape:
+    loss = tf.reduce_sum(layer(images) ** 3)
+  with tf.GradientTape() as reference_tape:
+    hidden = images[..., np.newaxis]
+    for part in layer.layers:
+      hidden = part(hidden)
+      hidden = hidden if part is layer.layers[-1] else tf.nn.relu(hidden)
+    reference = tf.reduce_sum(hidden**3)
+  for actual, expected in zip(
+    tape.gradient(loss, variables),
+    reference_tape.gradient(reference, variables),
+    strict=True,
+  ):
+    np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-5)
+    assert np.any(expected)
+
+
+def test_weights_start_as_those_of_the_authors():
+  # Uniform within 1 / sqrt(inputs), biases too: PyTorch's default.
+  model = make()
+  layers = [*model.convolutions.layers, *model.attention.layers]
+  layers += [*model.encoder.layers, *model.decoder.layers]
+  for layer in layers:
+    limit = np.prod(layer.kernel.shape[:-1]) ** -0.5
+    for variable in (layer.kernel, layer.bias):
+      values = np.abs(np.asarray(variable))
+      assert 0.0 < values.max() <= limit
+      # Of 50 uniform values the largest is below 0.75 limits once in 2e6.
+      if values.size >= 50:
+        assert values.max() > 0.75 * limit
+        assert values.mean() > 0.3 * limit
+
+
+SHAPES = [(11, 4), (12, 4), (7, 5), (6, 6)]
+
+
+@pytest.mark.parametrize(('size', 'window'), SHAPES)
+def test_windows_about_all_locations(size, window):
+  frames = Frames(size, window)
+  images = RNG.random([3, size, size]).astype(np.float32)
+  locations = np.arange(size**2)
   locations = np.stack([locations, locations[::-1], np.roll(locations, 7)], 1)
-  windows = frames.windows(FRAMES, tf.constant(locations))
+  windows = frames.windows(images, tf.constant(locations))
   inside = frames.is_inside(tf.constant(locations))
   for m, row in enumerate(locations):
     for b, location in enumerate(row):
-      pixels, is_inside = naive_window(FRAMES[b], location)
+      pixels, is_inside = naive_window(images[b], location, window)
       np.testing.assert_array_equal(windows[m, b], pixels)
       np.testing.assert_array_equal(inside[m, b], is_inside)
 
 
-def test_soft_windows_are_mixtures_of_all_windows():
-  weights = RNG.dirichlet(np.ones(SIZE**2), size=[2, 3]).astype(np.float32)
-  weights[0, 1] = np.eye(SIZE**2)[17]
-  actual = Frames(SIZE, WINDOW).soft_windows(FRAMES, tf.constant(weights))
+@pytest.mark.parametrize(('size', 'window'), SHAPES)
+def test_soft_windows_are_mixtures_of_all_windows(size, window):
+  images = RNG.random([3, size, size]).astype(np.float32)
+  weights = RNG.dirichlet(np.ones(size**2), size=[2, 3]).astype(np.float32)
+  weights[0, 1] = np.eye(size**2)[17]
+  actual = Frames(size, window).soft_windows(images, tf.constant(weights))
   for b in range(3):
-    windows = np.stack([naive_window(FRAMES[b], n)[0] for n in range(SIZE**2)])
+    windows = [naive_window(images[b], n, window)[0] for n in range(size**2)]
     for m in range(2):
       np.testing.assert_allclose(
-        actual[m, b], weights[m, b] @ windows, rtol=1e-5, atol=1e-6
+        actual[m, b], weights[m, b] @ np.stack(windows), rtol=1e-5, atol=1e-6
       )
 
 
@@ -240,12 +286,12 @@ def test_with_all_locations_summed_it_is_the_explicit_sum(estimator):
 
 
 METHODS = {
-  'RB-REINFORCE+': lambda: None,
-  'RELAX': lambda: tfp_rb.RELAX(
-    models.ControlVariate(SIZE**2, SIZE**2, units=4),
+  'RB-REINFORCE+': lambda size=SIZE: None,
+  'RELAX': lambda size=SIZE: tfp_rb.RELAX(
+    models.ControlVariate(size**2, size**2, units=4),
     tfp.util.TransformedVariable(0.5, tfp.bijectors.Exp()),
   ),
-  'GumbelSoftmax': lambda: tfp_rb.GumbelSoftmax(0.5),
+  'GumbelSoftmax': lambda size=SIZE: tfp_rb.GumbelSoftmax(0.5),
 }
 
 
@@ -275,12 +321,49 @@ def test_mixtures_are_made_only_for_who_differentiates_by_them():
     assert ('RFFT2D' in kinds) == is_soft
 
 
-def test_every_operation_of_a_step_runs_on_a_gpu():
-  model = make(METHODS['GumbelSoftmax']())
+@pytest.mark.parametrize('name', METHODS)
+def test_every_operation_of_a_step_runs_on_a_gpu(name):
+  size = SIZE + 1  # even: blocks of pixels
+  model = make(METHODS[name](size), frame=size)
   model.compile(keras.optimizers.Adam(0.01), jit_compile=False)
   kinds = gpu.operations(model.train_step, tf.constant(np.stack([DIGITS] * 3)))
-  assert {'MatMul', 'While', 'RFFT2D'} <= kinds
+  assert {'MatMul', 'Conv2D', 'SpaceToDepth', 'While'} <= kinds
+  assert ('RFFT2D' in kinds) == (name == 'GumbelSoftmax')
+  kinds |= gpu.operations(model.test_step, tf.constant(DIGITS))
   gpu.assert_all_run_on_a_gpu(kinds)
+
+
+@pytest.mark.parametrize('shape', [[6, 4, 4, 1], [6, 16], [6, 2, 8]], ids=str)
+def test_digits_of_another_shape_are_refused(shape):
+  model = make()
+  model.compile(keras.optimizers.Adam(0.01), jit_compile=False)
+  data = tf.data.Dataset.from_tensors(DIGITS.reshape(shape))
+  for use in (model.fit, model.evaluate):
+    with raises(ValueError, 'digits of shape [batch, 4, 4]', 'Reshape'):
+      use(data, verbose=0)
+
+
+def test_labels_are_refused():
+  model = make()
+  model.compile(keras.optimizers.Adam(0.01), jit_compile=False)
+  data = tf.data.Dataset.from_tensors((DIGITS, np.arange(6)))
+  with raises(ValueError, '(6, 4, 4), (6,)', 'leave labels out'):
+    model.fit(data, verbose=0)
+
+
+@pytest.mark.parametrize(
+  ('settings', 'kind', 'parts'),
+  [
+    ({'frame': 8}, ValueError, ['`frame` must be at least 9', '8']),
+    ({'frame': 12.0}, TypeError, ['`frame` must be a Python int', '12.0']),
+    ({'window': 0}, ValueError, ['`window` must be at least 1', '0']),
+    ({'frame': 12, 'window': 13}, ValueError, ['at most `frame`, 12', '13']),
+    ({'epsilon': 0.0}, ValueError, ['`epsilon` must be positive', '0.0']),
+  ],
+)  # fmt: skip
+def test_impossible_settings_are_named(settings, kind, parts):
+  with raises(kind, *parts):
+    models.MovingVAE(**settings)
 
 
 def test_evaluation_at_the_most_probable_location():

@@ -117,8 +117,9 @@ def train(script, split, start, folder):
 
 
 @pytest.fixture(scope='module')
-def uninterrupted(script, split, start, tmp_path_factory):
-  return train(script, split, start, tmp_path_factory.mktemp('whole'))
+def whole(script, split, start, tmp_path_factory):
+  folder = tmp_path_factory.mktemp('whole')
+  return train(script, split, start, folder), folder
 
 
 class Killed(BaseException):
@@ -154,7 +155,7 @@ def amid_a_row_of_the_log(callback):
   ],
 )
 def test_a_run_that_was_killed_ends_with_the_same_numbers(
-  script, split, start, uninterrupted, epoch, kill, tmp_path
+  script, split, start, whole, epoch, kill, tmp_path
 ):
   backup = keras.callbacks.BackupAndRestore
   save = backup._save_model
@@ -168,7 +169,7 @@ def test_a_run_that_was_killed_ends_with_the_same_numbers(
     patch.setattr(backup, '_save_model', save_or_die)
     with pytest.raises(Killed):
       train(script, split, start, tmp_path)
-  resumed = train(script, split, start, tmp_path)
+  resumed, (uninterrupted, _) = train(script, split, start, tmp_path), whole
   for column in ('loss', 'val_negative_elbo', 'val_accuracy'):
     np.testing.assert_allclose(
       resumed[column], uninterrupted[column], rtol=1e-5, err_msg=column
@@ -177,11 +178,24 @@ def test_a_run_that_was_killed_ends_with_the_same_numbers(
   assert (tmp_path / 'best.keras').exists()
 
 
-def test_a_finished_run_is_not_repeated(script, split, start, tmp_path):
-  train(script, split, start, tmp_path)
-  before = (tmp_path / 'log.csv').stat().st_mtime_ns
-  train(script, split, start, tmp_path)  # has the last weights nevertheless
-  assert (tmp_path / 'log.csv').stat().st_mtime_ns == before
+def test_a_run_of_another_model_is_not_thrown_away(script, whole):
+  _, folder = whole
+  weights = folder / 'backup' / 'latest.weights.h5'
+  before = weights.read_bytes(), (folder / 'log.csv').read_text()
+  other = script.make_model(
+    'RB-REINFORCE', 0, classifier_units=(9,), hidden_units=(8,)
+  )
+  with pytest.raises(UsageError, match='3 epochs are logged.*Remove'):
+    script.training_runs.resume(other, folder, 4)
+  assert (weights.read_bytes(), (folder / 'log.csv').read_text()) == before
+  assert not weights.with_name('whole.weights.h5').exists()
+
+
+def test_a_finished_run_is_not_repeated(script, split, start, whole):
+  _, folder = whole
+  before = (folder / 'log.csv').stat().st_mtime_ns
+  train(script, split, start, folder)  # has the last weights nevertheless
+  assert (folder / 'log.csv').stat().st_mtime_ns == before
 
 
 # The whole script, as `--smoke` runs it.
@@ -235,14 +249,14 @@ def test_unknown_methods_are_named(script, method):
 def test_step_sizes_are_compared_on_the_validation_images(
   script, split, start, tmp_path, monkeypatch, capsys
 ):
-  monkeypatch.setattr(script, 'STEP_SIZES', (1e-2, 1e-7))
-  monkeypatch.setattr(script, 'ANNEALING_RATES', (1e-4,))
+  monkeypatch.setattr(script.step_sizes, 'STEP_SIZES', (1e-2, 1e-7))
+  monkeypatch.setattr(script.step_sizes, 'ANNEALING_RATES', (1e-4,))
   split = split._replace(unlabeled=tuple(x[:256] for x in split.unlabeled))
   script.tune(['Gumbel'], split, start, tmp_path, 2, 'numbered', **SMALL)
   with (tmp_path / 'tuning.csv').open() as file:
     rows = list(csv.DictReader(file))
   assert [float(row['step_size']) for row in rows] == [1e-2, 1e-7]
-  losses = [float(row['negative_elbo']) for row in rows]
+  losses = [float(row['val_negative_elbo']) for row in rows]
   assert losses[0] < losses[1]
   out = capsys.readouterr().out
   assert [line for line in out.splitlines() if 'best' in line][0].split()[

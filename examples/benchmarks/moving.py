@@ -52,7 +52,7 @@ class WithoutEstimator(models.MovingVAE):
   evaluates_f = True
 
   def step_loss(self, batch, seed, step):
-    (digits,) = batch
+    digits = self._digits(batch)
     pixel_seed, place_seed, draw_seed = _random.split_seed(seed, n=3)
     frames, truth = self.frames.place(
       models.binarize(digits, pixel_seed), place_seed

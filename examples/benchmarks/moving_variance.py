@@ -85,7 +85,7 @@ def main(argv):
   output = pathlib.Path(FLAGS.output_dir)
   output.mkdir(parents=True, exist_ok=True)
   mnist = datasets.load_mnist(FLAGS.source)
-  _, digits = experiment.split(mnist, 64, 64)
+  *_, digits = experiment.split(mnist, 64, 64)
   start = pathlib.Path(FLAGS.checkpoint)
   frames, _ = model_of(None, start).frames.place(
     models.binarize(digits, [0, 1]), [0, 2]

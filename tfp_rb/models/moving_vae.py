@@ -8,6 +8,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_rb import _random
+from tfp_rb._checks import check_int
 from tfp_rb._expectation import expectation
 from tfp_rb._rao_blackwell import rao_blackwellize
 from tfp_rb.baselines import IndependentSample
@@ -43,7 +44,13 @@ class MovingVAE(EstimatorModel):
 
   `fit` takes a dataset of digits of values 0 to 255, `[B, window, window]`, or
   `[S, B, window, window]` for `S` steps inside of one compiled call. They are
-  binarized and placed anew at each step, wherever they fit in.
+  binarized and placed anew at each step, at whole pixels. As published, the
+  last row and column in which they would fit are left out.
+
+  `f` is not continuous between atoms: the encoder sees a mixture of windows,
+  but the decoder's image lies at the most probable of them. So estimators that
+  differentiate `f` there (`REBAR`, `MuProp`, `DARN`, `GumbelSoftmax` and
+  `ReinMax`) are biased with this model; `REINFORCE`, `NVIL`, `RELAX` are not.
 
   #### Examples
 
@@ -90,6 +97,19 @@ class MovingVAE(EstimatorModel):
     """
     if estimator is None:
       estimator = rao_blackwellize(REINFORCE(IndependentSample()), num_summed=5)
+    # Four convolutions of 3 by 3 must leave something.
+    frame = check_int(frame, 'frame', minimum=9)
+    window = check_int(window, 'window', minimum=1)
+    if window > frame:
+      raise ValueError(
+        f'`window` must be at most `frame`, {frame}, but is {window}. Pass the '
+        'height of the digits, and a frame in which they can move.'
+      )
+    if not epsilon > 0.0:
+      raise ValueError(
+        '`epsilon` must be positive, since an unexpected lit pixel costs '
+        f'-log(epsilon), but is {epsilon}. Pass e.g. 1e-8.'
+      )
     settings = {
       'frame': frame,
       'window': window,
@@ -133,6 +153,8 @@ class MovingVAE(EstimatorModel):
       loss: `Tensor` of shape `[m, B]`, without the constant of the prior of
         the location.
     """
+    frames = tf.cast(frames, tf.float32)
+    locations = tf.convert_to_tensor(locations)
     if locations.dtype.is_integer:
       windows = seen = self.frames.windows(frames, locations)
     else:
@@ -199,15 +221,27 @@ class MovingVAE(EstimatorModel):
     return losses - self.entropy_weight * entropy, log_probs
 
   def step_loss(self, batch, seed, step):
-    (digits,) = batch
+    digits = self._digits(batch)
     pixel_seed, place_seed, draw_seed = _random.split_seed(seed, n=3)
     frames, _ = self.frames.place(binarize(digits, pixel_seed), place_seed)
     losses, log_probs = self.losses_of(frames, draw_seed, step)
     rest = 1.0 - tf.reduce_mean(tf.exp(tf.reduce_max(log_probs, axis=-1)))
     return tf.reduce_mean(losses), rest
 
+  def _digits(self, batch):
+    """The only element of a batch; of the right shape."""
+    size = self.frames.window
+    if len(batch) != 1 or batch[0].shape[1:] != [size, size]:
+      shapes = ', '.join(str(x.shape) for x in batch)
+      raise ValueError(
+        f'The data must be digits of shape [batch, {size}, {size}] alone, or '
+        f'of that with one axis in front, but each batch is {shapes}. Reshape '
+        'them, and leave labels out.'
+      )
+    return batch[0]
+
   def test_step(self, data):
-    digits = data[0] if isinstance(data, tuple) else data
+    digits = self._digits(data if isinstance(data, tuple) else (data,))
     seeds = _random.split_seed(self._test_seed(digits), n=3)
     frames, truth = self.frames.place(binarize(digits, seeds[0]), seeds[1])
     guess = tf.argmax(self(frames), axis=-1, output_type=tf.int32)

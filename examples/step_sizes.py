@@ -1,0 +1,64 @@
+"""The paper's grid of step sizes, compared on validation images."""
+
+import csv
+import io
+
+import numpy as np
+
+import training_runs
+
+STEP_SIZES = (5e-3, 1e-3, 5e-4, 1e-4, 5e-5)
+ANNEALING_RATES = (1e-5, 5e-5, 1e-4, 5e-4)  # of Gumbel-softmax
+
+
+def compare(methods, run_one, columns, output, source):
+  """Trains every method with every step size; writes `tuning.csv`.
+
+  Args:
+    methods: Names of methods.
+    run_one: Callable: method, step size, annealing rate (or `None`) and folder
+      to the log of a run.
+    columns: Names of columns of the logs; the first one is minimised.
+    output: `pathlib.Path` of the folder.
+    source: Python `str`, what the data are.
+  """
+  rows = []
+  for method in methods:
+    for rate in ANNEALING_RATES if method == 'Gumbel' else (None,):
+      for step_size in STEP_SIZES:
+        name = f'{step_size:g}' if rate is None else f'{step_size:g},{rate:g}'
+        print(f'{method}, step size (and annealing rate) {name}')
+        log = run_one(
+          method, step_size, rate, output / 'tuning' / method / name
+        )
+        rows.append({
+          'method': method, 'step_size': step_size,
+          'annealing_rate': rate or '',
+          **{column: log[column][-1] for column in columns},
+          'epochs': len(log['epoch']), 'data': source,
+        })  # fmt: skip
+        write(output / 'tuning.csv', rows)
+  print_table(rows, columns)
+
+
+def write(path, rows):
+  file = io.StringIO(newline='')
+  writer = csv.DictWriter(file, list(rows[0]), lineterminator='\n')
+  writer.writeheader()
+  writer.writerows(rows)
+  training_runs.write(path, file.getvalue())
+
+
+def print_table(rows, columns):
+  """The last values, and of each method which is the best."""
+  names = [column.removeprefix('val_') for column in columns]
+  header = ''.join(f'{name:>15s}' for name in names)
+  print(f'\n{"":18s}{"step size":>10s}{"rate":>8s}{header}')
+  score = lambda row: np.nan_to_num(row[columns[0]], nan=np.inf)
+  for row in rows:
+    best = min((r for r in rows if r['method'] == row['method']), key=score)
+    values = ''.join(f'{row[column]:15.4f}' for column in columns)
+    print(
+      f'{row["method"]:18s}{row["step_size"]:10g}{row["annealing_rate"]!s:>8s}'
+      f'{values}{"  best" if row is best else ""}'
+    )
