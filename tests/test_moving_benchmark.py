@@ -65,6 +65,6 @@ def test_without_torch_the_row_says_how_to_install(script, monkeypatch):
 
 def test_peak_memory_is_that_of_a_process_of_its_own():
   memory = load('moving_memory')
-  megabytes = memory.peak_megabytes('REINFORCE+', epochs=1, smoke=True)
+  peak, with_checkpoints = memory.peak_megabytes('REINFORCE+', smoke=True)
   # TensorFlow alone takes 300; the tests of this process far more than that.
-  assert 300.0 < megabytes < memory.MOST_MEGABYTES
+  assert 300.0 < peak <= with_checkpoints < memory.MOST_MEGABYTES
