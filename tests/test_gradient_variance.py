@@ -56,15 +56,15 @@ def test_rows_of_the_semisupervised_model(tmp_path):
   scripts.run(
     SCRIPT, f'--output_dir={tmp_path}', f'--checkpoint={start}',
     '--source=embedded', '--num_pairs=3', '--train_steps=2',
-    '--estimators=RB-NVIL,Exact shared',
+    '--estimators=RB-NVIL',
   )  # fmt: skip
   with (tmp_path / 'variances.csv').open() as file:
     rows = list(csv.DictReader(file))
-  assert [row['estimator'] for row in rows] == ['RB-NVIL', 'Exact shared']
-  for row in rows:
-    assert float(row['classifier']) > 0.0 < float(row['others'])
-    assert float(row['classifier_95']) > 0.0 < float(row['others_95'])
-    assert 'subset' in row['data']
+  (row,) = rows
+  assert row['estimator'] == 'RB-NVIL'
+  assert float(row['classifier']) > 0.0 < float(row['others'])
+  assert float(row['classifier_95']) > 0.0 < float(row['others_95'])
+  assert 'subset' in row['data']
   assert (tmp_path / 'variances.png').stat().st_size > 10_000
 
 
@@ -75,11 +75,11 @@ def test_rows_of_the_moving_model(tmp_path):
   scripts.run(
     'benchmarks/moving_variance.py', f'--output_dir={tmp_path}',
     f'--checkpoint={tmp_path / "start.keras"}', '--source=embedded',
-    '--num_pairs=2', '--estimators=RB-REINFORCE+,RB-leave-one-out 4 + 2',
+    '--num_pairs=2', '--estimators=RB-leave-one-out 4 + 2',
   )  # fmt: skip
   with (tmp_path / 'variances.csv').open() as file:
     rows = list(csv.DictReader(file))
-  assert [row['evaluations'] for row in rows] == ['6', '12']
+  assert [row['evaluations'] for row in rows] == ['6']
   assert all(float(row['attention']) > 0.0 for row in rows)
   assert all('subset' in row['data'] for row in rows)
   assert (tmp_path / 'variances.png').stat().st_size > 5_000

@@ -295,7 +295,7 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize('name', METHODS)
+@pytest.mark.parametrize('name', ['RB-REINFORCE+', 'RELAX'])
 def test_all_parts_are_trained_and_saved(name, tmp_path):
   model = make(METHODS[name]())
   model.compile(keras.optimizers.Adam(0.01), jit_compile=False)
