@@ -53,6 +53,7 @@ clean:  ## Remove builds and caches; keep the environment and outputs/
 # `.installed-x` says that the package is installed with the extra `x`, and is
 # as old as the start of that installation: it appears only on success, and an
 # edit of setup.py in the meantime counts as newer. `test` contains `examples`.
+# Compat: a script beside the clone would else take its folder for the package.
 $(VENV)/.installed-%: setup.py
 	@{ test -f '$(VENV)/pyvenv.cfg' && $(RUN) -m pip --version; } \
 	  >/dev/null 2>&1 || { \
@@ -65,6 +66,6 @@ $(VENV)/.installed-%: setup.py
 	@echo 'Installing tfp_rb[$*] into $(VENV), which may take some minutes.'
 	@rm -f $@ && touch $@.started
 	@$(RUN) -m pip install -qq --no-compile --disable-pip-version-check \
-	  --editable '.[$*]'
+	  --config-settings editable_mode=compat --editable '.[$*]'
 	@mv $@.started $@
 	@test '$*' != test || cp -p $@ $(VENV)/.installed-examples

@@ -118,8 +118,9 @@ def method_of(name):
       return estimator, 1e-3, None
   if name not in METHODS:
     raise app.UsageError(
-      f'`--methods` must be of {list(METHODS)}, `k=0` to `k={MOST_ATOMS}` or '
-      f'`budget=2` to `budget={MOST_ATOMS}`, but has {name!r}.'
+      f'Methods must be of {list(METHODS)}, `k=0` to `k={MOST_ATOMS}` or '
+      f'`budget=2` to `budget={MOST_ATOMS}` (by `--methods`, `--k` or '
+      f'`--budget`), but one is {name!r}.'
     )
   return METHODS[name]
 
@@ -226,11 +227,14 @@ def main(argv):
   if FLAGS.plot_only:
     moving_report.report(output, METHODS)
     return
-  methods = [
-    *(DEMO if FLAGS.demo else FLAGS.methods),
+  others = [
     *(f'k={k}' for k in FLAGS.k),
     *(f'budget={n}' for n in FLAGS.budget),
   ]
+  methods = DEMO if FLAGS.demo else FLAGS.methods
+  if others and not FLAGS['methods'].present:
+    methods = ()
+  methods = [*methods, *others]
   for method in methods:
     method_of(method)  # before anything takes time
   mnist = datasets.load_mnist(FLAGS.source, FLAGS.data_dir)
@@ -266,7 +270,11 @@ def main(argv):
     return
   for seed in range(num_seeds):
     for method in methods:
-      print(f'{method}, seed {seed}, {epochs} epochs')
+      number = 1 + seed * len(methods) + methods.index(method)
+      print(
+        f'{method}, seed {seed}, {epochs} epochs: '
+        f'run {number} of {num_seeds * len(methods)}'
+      )
       model = make_model(method, seed, **settings)
       run(
         model, seed, digits, test_data, output / method / str(seed), epochs,
@@ -294,8 +302,8 @@ def tune(methods, digits, validation, output, epochs, source, **settings):
 
 def define_flags():
   flags.DEFINE_list('methods', list(METHODS), f'Of {list(METHODS)}.')
-  flags.DEFINE_list('k', [], 'REINFORCE+ with so many locations summed, too.')
-  flags.DEFINE_list('budget', [], 'Leave-one-out with such a budget, too.')
+  flags.DEFINE_list('k', [], 'REINFORCE+ with so many locations summed.')
+  flags.DEFINE_list('budget', [], 'Leave-one-out with such a budget.')
   flags.DEFINE_integer(
     'epochs', 50, 'Passes over the training digits; 20 by default to tune.'
   )
@@ -304,7 +312,9 @@ def define_flags():
   flags.DEFINE_integer('num_test', 2000, 'Of the test digits.')
   flags.DEFINE_bool('as_published', False, 'Entropy 64 times as heavy.')
   flags.DEFINE_float('entropy_weight', None, 'Another weight of the entropy.')
-  flags.DEFINE_string('source', 'auto', '`tfds`, `embedded` or `auto`.')
+  flags.DEFINE_enum(
+    'source', 'auto', ['auto', 'tfds', 'embedded'], 'Which MNIST.'
+  )
   flags.DEFINE_string('data_dir', None, 'Where TFDS keeps its data.')
   flags.DEFINE_string(
     'output_dir', 'outputs/moving_mnist', 'Where everything goes.'

@@ -144,7 +144,7 @@ def print_table(runs, about, is_comparable):
       cell = f'{np.mean(there):.0f}' if there else ''
       cells += f'{f"{cell} / {theirs}" if is_comparable else cell:>14s}'
     pixels = np.mean([log['val_distance'][-1] for log in logs])
-    seconds = np.median([np.nanmedian(log['seconds'][2:]) for log in logs])
+    seconds = np.median([run_paths.seconds_of_epoch(log) for log in logs])
     print(
       f'{method:18s}{len(logs):5d}{cells}{pixels:8.2f}{seconds:9.1f}'
       f'{of_epoch!s:>8s}{reached(logs):>20s}'

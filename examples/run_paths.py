@@ -100,6 +100,12 @@ def write_paths(path, runs, source):
   training_runs.write(path, file.getvalue())
 
 
+def seconds_of_epoch(log):
+  """The median; without the first epoch, which compiles, if there are more."""
+  seconds = np.asarray(log['seconds'])[1:]
+  return np.median(seconds[1:] if len(seconds) > 1 else seconds)
+
+
 def mean_and_error(values):
   """Mean over runs, and its standard error (NaN for a single run)."""
   values = np.asarray(values)

@@ -51,7 +51,8 @@ def plot(path, runs, source):
   plt.close(figure)
 
 
-def print_table(runs):
+def print_table(runs, source):
+  print(f'\nTest images of {source}:')
   print(
     f'{"":18s}{"runs":>5s}{"epochs":>8s}{"-ELBO":>9s}{"(SE)":>7s}{"paper*":>8s}'
     f'{"accuracy":>10s}{"(SE)":>8s}{"paper*":>8s}{"s/epoch":>9s}'
@@ -62,7 +63,7 @@ def print_table(runs):
       run_paths.mean_and_error([log[column][-1] for log in logs])
       for column in ('val_negative_elbo', 'val_accuracy')
     )
-    seconds = np.median([np.nanmedian(log['seconds'][2:]) for log in logs])
+    seconds = np.median([run_paths.seconds_of_epoch(log) for log in logs])
     paper = PAPER.get(method, ('', ''))
     errors = ('', '')
     if len(logs) > 1:
@@ -126,4 +127,4 @@ def report(output, methods):
       generate(model, output / 'generated.csv', about)
   if (output / 'generated.csv').exists():
     plot_generated(output / 'generated.csv', output / 'generated.png')
-  print_table(runs)
+  print_table(runs, source)

@@ -58,6 +58,8 @@ def train(
   log = folder / 'log.csv'
   num_steps, per_call = steps
   done = resume(model, folder, num_steps)
+  if done:
+    print(f'{done} epochs are done already.')
   if done < epochs:
     folder.mkdir(parents=True, exist_ok=True)
     before = keep_rows(log, done)

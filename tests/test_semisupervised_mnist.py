@@ -242,7 +242,7 @@ def test_means_are_over_runs_of_equal_length(script):
   'method', ['RELAXED', 'k=', 'k=11', 'budget=two', 'budget=1', 'budget=11']
 )
 def test_unknown_methods_are_named(script, method):
-  with pytest.raises(UsageError, match='must be of'):
+  with pytest.raises(UsageError, match='Methods must be of'):
     script.method_of(method)
 
 

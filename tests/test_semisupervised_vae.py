@@ -377,8 +377,36 @@ def test_wrong_shapes_and_types_are_named():
         IMAGES[8:], LABELS[8:]))), SEED, 0)  # fmt: skip
   with pytest.raises(ValueError, match='`labels` must be integers of shape'):
     model.fit(of(IMAGES[:8], IMAGES[8:], LABELS[8:, None]), verbose=0)
+  with raises(ValueError, '`labels`', 'as many as', 'float64 of shape (4,)'):
+    model.fit(of(IMAGES[:8], IMAGES[8:], LABELS[8:] * 1.0), verbose=0)
+  with raises(ValueError, '`labels`', 'as many as', '(3,)', '(4, 20)'):
+    model.fit(of(IMAGES[:8], IMAGES[8:], LABELS[9:]), verbose=0)
+  with raises(ValueError, 'triples (unlabeled', 'each batch has 2'):
+    model.fit(of(IMAGES[8:], LABELS[8:]), verbose=0)
+  with raises(ValueError, 'pairs (images, labels)'):
+    model.evaluate(tf.data.Dataset.from_tensors(IMAGES), verbose=0)
+  with raises(ValueError, '`images`', '[batch, 20]', '(12, 4, 5)'):
+    model.predict(IMAGES.reshape([12, 4, 5]), verbose=0)
   with raises(TypeError, '`images`', 'float32', 'by 255'):
     models.binarize(BINARY, SEED)
+  with raises(ValueError, '`labels` must be from 0 to 2', '[1 3]'):
+    model.generate([1, 3])
+  with raises(ValueError, '`z` must have the shape [n, 2]', '(1, 3)'):
+    model.generate([1], z=np.zeros([1, 3]))
+
+
+@pytest.mark.parametrize(
+  ('settings', 'kind', 'parts'),
+  [
+    ({'estimator': tfp_rb.REINFORCE}, TypeError, ['`estimator`', 'parenth']),
+    ({'estimator': 'REINFORCE'}, TypeError, ["but is 'REINFORCE'"]),
+    ({'unlabeled_weight': 2.0}, ValueError, ['from 0 to 1', 'but is 2.0']),
+    ({'hidden_units': ()}, ValueError, ['at least one layer', '(128,)']),
+  ],
+)  # fmt: skip
+def test_impossible_settings_are_named(settings, kind, parts):
+  with raises(kind, *parts):
+    models.SemiSupervisedVAE(**settings)
 
 
 def test_prediction_is_of_images_as_they_are_given_to_fit():

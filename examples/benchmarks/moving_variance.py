@@ -126,7 +126,9 @@ if __name__ == '__main__':
   flags.DEFINE_list('estimators', names, f'Of {names}.')
   flags.DEFINE_integer('num_pairs', 500, 'Pairs of gradients for each row.')
   flags.DEFINE_string('checkpoint', None, 'A `.keras` file of a run.')
-  flags.DEFINE_string('source', 'auto', '`tfds`, `embedded` or `auto`.')
+  flags.DEFINE_enum(
+    'source', 'auto', ['auto', 'tfds', 'embedded'], 'Which MNIST.'
+  )
   flags.DEFINE_string(
     'output_dir', 'outputs/moving_variance', 'Where everything goes.'
   )

@@ -182,7 +182,9 @@ def define_flags():
   flags.DEFINE_integer('train_steps', 3000, 'Of the networks of NVIL, RELAX.')
   flags.DEFINE_integer('warm_start_epochs', 100, 'On labeled images alone.')
   flags.DEFINE_string('checkpoint', None, '`.keras`, or a warm start.')
-  flags.DEFINE_string('source', 'auto', '`tfds`, `embedded` or `auto`.')
+  flags.DEFINE_enum(
+    'source', 'auto', ['auto', 'tfds', 'embedded'], 'Which MNIST.'
+  )
   flags.DEFINE_string(
     'output_dir', 'outputs/semisupervised_variance', 'Where everything goes.'
   )

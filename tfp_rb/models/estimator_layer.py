@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfp_rb._config import deserialize, serialize
 from tfp_rb.estimators import NVIL, RELAX, AnnealedTemperature
-from tfp_rb.estimators.base import innermost
+from tfp_rb.estimators.base import GradientEstimator, innermost
 
 __all__ = ['EstimatorLayer']
 
@@ -40,9 +40,15 @@ class EstimatorLayer(keras.layers.Layer):
       **kwargs: As of every layer.
 
     Raises:
+      TypeError: `estimator` is not a `GradientEstimator`.
       ValueError: A network of the estimator is not built.
     """
     super().__init__(**kwargs)
+    if not isinstance(estimator, GradientEstimator):
+      raise TypeError(
+        '`estimator` must be a `GradientEstimator`, but is '
+        f'{estimator!r}. Pass e.g. `tfp_rb.REINFORCE()`, with parentheses.'
+      )
     for module in (estimator, *estimator.submodules):
       for name, value in vars(module).items():
         if isinstance(value, keras.Layer) and not value.built:

@@ -1,6 +1,7 @@
 """The semi-supervised variational autoencoder of the paper, section 5.3."""
 
 import keras
+import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
@@ -94,6 +95,16 @@ class SemiSupervisedVAE(EstimatorModel):
     """
     if estimator is None:
       estimator = rao_blackwellize(REINFORCE(), num_summed=1)
+    if not 0.0 <= unlabeled_weight <= 1.0:
+      raise ValueError(
+        '`unlabeled_weight` must be from 0 to 1, since labeled images weigh '
+        f'the rest, but is {unlabeled_weight}.'
+      )
+    if not hidden_units:
+      raise ValueError(
+        '`hidden_units` must have at least one layer, of image and label '
+        'together, but is empty. Pass e.g. `(128,)`.'
+      )
     settings = {
       'latent_dim': latent_dim,
       'num_classes': num_classes,
@@ -195,9 +206,15 @@ class SemiSupervisedVAE(EstimatorModel):
     return of_unlabeled, of_labeled, log_probs
 
   def step_loss(self, batch, seed, step):
+    if len(batch) != 3:
+      raise ValueError(
+        'The data must be triples (unlabeled images, labeled images, labels), '
+        f'but each batch has {len(batch)} elements. Pass a `tf.data.Dataset` '
+        'of triples.'
+      )
     unlabeled, labeled, labels = batch
-    self._check(labeled, labels, 'labeled', 'labels')
     self._check(unlabeled, None, 'unlabeled')
+    self._check(labeled, labels, 'labeled', 'labels')
     draw_seed, *pixel_seeds = _random.split_seed(seed, n=3)
     unlabeled, labeled = (
       binarize(x, s)
@@ -218,19 +235,30 @@ class SemiSupervisedVAE(EstimatorModel):
         f'that with one axis in front, but each batch is {images.shape}. '
         'Reshape them.'
       )
-    if labels is not None and labels.shape.rank != 1:
+    if labels is None:
+      return
+    sizes = {x.shape[0] for x in (images, labels) if x.shape.rank} - {None}
+    is_vector = labels.shape.rank == 1 and labels.dtype.is_integer
+    if not is_vector or len(sizes) > 1:
       raise ValueError(
-        f'`{name_of_labels}` must be integers of shape [batch], but each batch '
-        f'is {labels.shape}.'
+        f'`{name_of_labels}` must be integers of shape [batch], as many as '
+        f'there are images, but each batch is {labels.dtype.name} of shape '
+        f'{labels.shape}, and images are {images.shape}.'
       )
 
   def predict_step(self, data):
     images = data[0] if isinstance(data, tuple) else data
+    self._check(images, None, 'images')
     if images.dtype.is_integer:
       images = tf.cast(images, tf.float32) / 255.0
     return self(images)
 
   def test_step(self, data):
+    if not isinstance(data, tuple) or len(data) != 2:
+      raise ValueError(
+        'The data must be pairs (images, labels) to evaluate the model by, '
+        f'but each batch is {data!r}. Pass a `tf.data.Dataset` of pairs.'
+      )
     images, labels = data
     self._check(images, labels, 'images', 'labels')
     pixel_seed, noise_seed = _random.split_seed(self._test_seed(images), n=2)
@@ -258,13 +286,25 @@ class SemiSupervisedVAE(EstimatorModel):
     Returns:
       images: `Tensor` of shape `[n, pixels]`, values 0 to 1.
     """
-    labels = tf.one_hot(tf.reshape(labels, [-1]), self.num_classes)
+    labels = tf.reshape(labels, [-1])
+    known = tf.get_static_value(labels)
+    if known is not None and not np.all(
+      (known >= 0) & (known < self.num_classes)
+    ):
+      raise ValueError(
+        f'`labels` must be from 0 to {self.num_classes - 1}, but are {known}.'
+      )
+    labels = tf.one_hot(labels, self.num_classes)
     if z is None:
       (seed,) = _random.split_seed(seed, n=1)
       z = tf.random.stateless_normal(
         [tf.shape(labels)[0], self.latent_dim], seed
       )
     z = tf.cast(z, tf.float32)
+    if z.shape[-1] != self.latent_dim or z.shape.rank != 2:
+      raise ValueError(
+        f'`z` must have the shape [n, {self.latent_dim}], but has {z.shape}.'
+      )
     return tf.sigmoid(self._decode(z, labels))
 
   def _decode(self, z, labels):
