@@ -224,6 +224,7 @@ LAYERS = {
   ],
   'tfp_rb.datasets': [],
   'tfp_rb.models': [
+    'tfp_rb._checks',
     'tfp_rb._config',
     'tfp_rb._expectation',
     'tfp_rb._random',
