@@ -107,11 +107,14 @@ def gradient(eta, estimator, seed):
   return tape.gradient(loss, eta)
 
 
-def loss_paths(name, num_summed, trials, steps, seed, progress=lambda n: None):
+def loss_paths(
+  name, num_summed, trials, steps, seed, progress=lambda n: None,
+  jit_compile=True,
+):  # fmt: skip
   """Exact losses after each step of SGD: array of shape `[steps, trials]`."""
   estimator = summed(name, num_summed)
 
-  @tf.function(jit_compile=True, autograph=False)
+  @tf.function(jit_compile=jit_compile, autograph=False)
   def run(eta, seeds):
     def body(i, eta, losses):
       eta -= gradient(eta, estimator, seeds[i])
@@ -302,8 +305,9 @@ def main(argv):
     for name, k in settings:
       bar.set_description(f'{name}, k = {k}')
       paths[name, k] = loss_paths(
-        name, k, trials, steps, _SEED.value, progress=bar.update
-      )
+        name, k, trials, steps, _SEED.value, progress=bar.update,
+        jit_compile=not _SMOKE.value,  # compiling takes longer than few steps
+      )  # fmt: skip
   draws, variances = {}, {}
   etas = list(PAPER_VARIANCES)
   cases = [(name, k) for name in ESTIMATORS for k in variance_ks]

@@ -19,6 +19,7 @@ tfb = tfp.bijectors
 tfd = tfp.distributions
 
 SEED = (3, 1)
+BATCH = (tf.float64, (2, 3))
 DYNAMIC = ['Bernoulli', 'Categorical', 'Independent', 'OneHotCategorical']
 # XLA compiles for seconds: one row of each class.
 ONE_OF_A_KIND = [n for n in zoo.DISTRIBUTIONS if '-' not in n]
@@ -26,15 +27,10 @@ ENUMERATED = [n for n, row in zoo.DISTRIBUTIONS.items() if row.is_enumerated]
 
 every_distribution = pytest.mark.parametrize('name', zoo.DISTRIBUTIONS)
 every_estimator = pytest.mark.parametrize('name', zoo.ESTIMATORS)
-every_shape_and_some_dtype = pytest.mark.parametrize(
-  ('batch_shape', 'dtype'),
-  [
-    ((), 'float64'),
-    ((3,), 'float32'),
-    ((2, 3), 'float64'),
-  ],
-  ids=str,
-)
+SHAPES_AND_DTYPES = [((), 'float64'), ((3,), 'float32'), ((2, 3), 'float64')]
+OTHER_PARAMETERS = [
+  n for n in zoo.DISTRIBUTIONS if '-' in n and 'nest' not in n
+]
 
 
 @pytest.fixture
@@ -55,6 +51,12 @@ def estimate(estimator, row, dtype=tf.float32, batch_shape=(), seed=SEED):
 
 def make(name, k=2, M=2):
   return zoo.ESTIMATORS[name].make(k, M)
+
+
+@functools.cache
+def estimate_of_a_batch(name):
+  """Value and gradient of a batch of two dimensions in float64, made once."""
+  return estimate(make(name), zoo.DISTRIBUTIONS['Categorical'], *BATCH)
 
 
 def some_num_summed(row):
@@ -113,17 +115,35 @@ def test_every_registered_distribution_has_a_row():
 # Shapes and dtypes.
 
 
-@every_estimator
-@every_shape_and_some_dtype
-def test_estimator_keeps_shape_and_dtype(name, batch_shape, dtype):
-  row = zoo.DISTRIBUTIONS['Categorical']
-  value, gradient = estimate(make(name), row, dtype, batch_shape)
+def assert_shape_and_dtype(value, gradient, batch_shape, dtype):
   assert (value.shape, value.dtype) == (batch_shape, dtype)
   assert (gradient.shape, gradient.dtype) == ((*batch_shape, 5), dtype)
 
 
-@every_distribution
-@every_shape_and_some_dtype
+# One dimension and float32: `test_estimator_comes_back_from_its_config`.
+@every_estimator
+def test_estimator_keeps_shape_and_dtype(name):
+  row = zoo.DISTRIBUTIONS['Categorical']
+  alone = estimate(make(name), row, tf.float64, ())
+  assert_shape_and_dtype(*alone, (), tf.float64)
+  assert_shape_and_dtype(*estimate_of_a_batch(name), (2, 3), tf.float64)
+
+
+@pytest.mark.parametrize(
+  ('name', 'batch_shape', 'dtype'),
+  [
+    # Another parameter of the same class: with one of the shapes.
+    pytest.param(
+      name,
+      *row,
+      marks=[pytest.mark.slow]
+      * (name in OTHER_PARAMETERS and row != SHAPES_AND_DTYPES[-1]),
+    )
+    for name in zoo.DISTRIBUTIONS
+    for row in SHAPES_AND_DTYPES
+  ],
+  ids=str,
+)
 def test_distribution_keeps_shape_and_dtype(name, batch_shape, dtype):
   row = zoo.DISTRIBUTIONS[name]
   parameter = row.parameter(dtype, batch_shape)
@@ -172,8 +192,20 @@ def test_half_precision_agrees_with_float32(name, dtype):
   )
 
 
-@pytest.mark.parametrize('name', DYNAMIC)
-@pytest.mark.parametrize('form', ['summed', 'budget'])
+@pytest.mark.parametrize(
+  ('name', 'form'),
+  [
+    # A budget is split by what all of them have; of one site and of several.
+    pytest.param(
+      name,
+      form,
+      marks=[pytest.mark.slow]
+      * (form == 'budget' and name in ('Bernoulli', 'OneHotCategorical')),
+    )
+    for form in ('summed', 'budget')
+    for name in DYNAMIC
+  ],
+)
 def test_batch_size_may_be_unknown(name, form):
   row = zoo.DISTRIBUTIONS[name]
   parameter = row.parameter(tf.float32, (3,))
@@ -239,8 +271,12 @@ def assert_modes_agree(results):
 
 
 # Compiled windows and their draws are those of `test_counts.py`, for each
-# family; here a bounded and an unbounded one show that nothing is lost above.
-COMPILED_ELSEWHERE = ('Geometric', 'NegativeBinomial', 'Poisson')
+# family; here a bounded one and the unbounded ones of `Shift` and `nested` show
+# that nothing is lost above. `nested` is a `Sample`, and `Independent` is
+# compiled for a budget.
+COMPILED_ELSEWHERE = (
+  'Geometric', 'Independent', 'NegativeBinomial', 'Poisson', 'Sample', 'Zipf'
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -303,10 +339,8 @@ def test_same_seed_gives_the_same_estimate(name):
 @pytest.mark.parametrize('name', [n for n in zoo.ESTIMATORS if n != 'Exact'])
 def test_other_seed_gives_another_estimate(name):
   row = zoo.DISTRIBUTIONS['Categorical']
-  first, second = (
-    estimate(make(name), row, tf.float64, (2, 3), seed)[1]
-    for seed in [(3, 1), (3, 2)]
-  )
+  _, first = estimate_of_a_batch(name)
+  _, second = estimate(make(name), row, *BATCH, seed=(3, 2))
   assert not np.array_equal(first, second)
 
 
@@ -403,9 +437,10 @@ def assert_same_behaviour(copy, estimator):
     copy.sample_atoms(q, seed)[:4], estimator.sample_atoms(q, seed)[:4]
   ):
     np.testing.assert_array_equal(a, b)
-  results = (estimate(e, row, batch_shape=(3,)) for e in (copy, estimator))
+  results = [estimate(e, row, batch_shape=(3,)) for e in (copy, estimator)]
   for a, b in zip(*results):
     np.testing.assert_array_equal(a, b)
+  assert_shape_and_dtype(*results[1], (3,), tf.float32)
 
 
 def copy_by_json(item):
@@ -538,8 +573,19 @@ def partition_of_even(q, num_summed):
 
 
 @pytest.mark.usefixtures('registry')
-@pytest.mark.parametrize('kind', [Unregistered, AlsoUnregistered])
-@pytest.mark.parametrize('name', ['Exact', 'summed-mixed', 'budget-unshared'])
+@pytest.mark.parametrize(
+  ('name', 'kind'),
+  [
+    ('Exact', Unregistered),
+    ('summed-mixed', Unregistered),
+    ('budget-unshared', Unregistered),
+    ('summed-mixed', AlsoUnregistered),
+    *(
+      pytest.param(name, AlsoUnregistered, marks=pytest.mark.slow)
+      for name in ('Exact', 'budget-unshared')
+    ),
+  ],
+)
 def test_third_party_distribution_is_unbiased_once_registered(kind, name):
   # Registered for the base class: the subclass is found by its MRO.
   tfp_rb.RegisterPartition(Unregistered)(partition_of_even)

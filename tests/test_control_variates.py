@@ -138,12 +138,17 @@ def assert_is_derivative(gradients, variables, function):
   [
     ('OneHotCategorical', 0, None),
     ('OneHotCategorical', 1, True),
-    ('OneHotCategorical', 2, True),
-    ('OneHotCategorical', 1, False),
     ('OneHotCategorical', 2, False),
     ('Independent-Bernoulli', 0, None),
-    ('Independent-Bernoulli', 1, None),
     ('Independent-Bernoulli', 2, None),
+    *(
+      pytest.param(*row, marks=pytest.mark.slow)
+      for row in [
+        ('OneHotCategorical', 2, True),
+        ('OneHotCategorical', 1, False),
+        ('Independent-Bernoulli', 1, None),
+      ]
+    ),
   ],
 )
 def test_objective_is_the_squared_gradient_of_the_whole_estimate(
@@ -181,7 +186,13 @@ ROWS = np.array([LOGITS, [0.0, 0.3, 0.2, -0.4], [-1.0, 0.5, 0.6, 1.0]])
 
 @pytest.mark.parametrize(('name', 'num_summed'), [('REBAR', 0), ('RELAX', 1)])
 @pytest.mark.parametrize(
-  'weights', [(1.0, 1.0, 1.0), (2.0, 0.25, 3.0), (0.0, -1.5, 2.0)], ids=str
+  'weights',
+  [
+    pytest.param((1.0, 1.0, 1.0), marks=pytest.mark.slow),
+    (2.0, 0.25, 3.0),
+    (0.0, -1.5, 2.0),
+  ],
+  ids=str,
 )
 def test_each_row_weighs_as_its_share_of_the_loss(name, num_summed, weights):
   estimator = make(name, num_summed=num_summed)
@@ -370,7 +381,9 @@ def test_control_variate_is_given_the_inputs_of_the_step(num_summed):
   assert all(np.any(a != b) for a, b in zip(actual, other, strict=True))
 
 
-@pytest.mark.parametrize('num_summed', [0, 1])
+@pytest.mark.parametrize(
+  'num_summed', [pytest.param(0, marks=pytest.mark.slow), 1]
+)
 def test_keras_network_is_built_at_the_first_call_and_trained(num_summed):
   estimator = tfp_rb.RELAX(network(), temperature=variable(0.7))
   estimator = tfp_rb.rao_blackwellize(estimator, num_summed=num_summed)
@@ -437,7 +450,10 @@ ESTIMATORS = {
     tfp_rb.RELAX(network(), temperature=variable(0.7)), num_summed=1
   ),
 }
-every_estimator = pytest.mark.parametrize('name', ESTIMATORS)
+# The network is that of a RELAX.
+every_estimator = pytest.mark.parametrize(
+  'name', ['REBAR', pytest.param('RELAX', marks=pytest.mark.slow), 'network']
+)
 
 
 def expectation_of_rows(estimator):
@@ -464,7 +480,13 @@ def assert_same(actual, expected):
 
 @pytest.mark.parametrize(
   ('name', 'jit_compile'),
-  [('REBAR', False), ('RELAX', True), ('network', False), ('network', True)],
+  [
+    ('REBAR', False),
+    ('RELAX', True),
+    # Not compiled below, where it is new.
+    pytest.param('network', False, marks=pytest.mark.slow),
+    ('network', True),
+  ],
 )
 def test_gradient_inside_a_function(name, jit_compile):
   estimator, variables, expected = built(name)

@@ -440,7 +440,8 @@ def test_compiled_partitions_equal_eager_ones(name):
   counts = {'total_count': family.parameters.get('total_count')}
   counts = {} if family.kind is not tfd.Binomial else counts
 
-  def run(parameters, seed):
+  @tf.function(jit_compile=True, autograph=False)
+  def compiled(parameters, seed):
     partition = tfp_rb.partition(family.build(**parameters, **counts), 21)
     return (
       partition.values,
@@ -454,17 +455,19 @@ def test_compiled_partitions_equal_eager_ones(name):
     for key, value in family.parameters.items()
     if key not in counts
   }
-  compiled = tf.function(run, jit_compile=True)
+  # The same for every seed.
+  partition = tfp_rb.partition(family.build(**parameters, **counts), 21)
+  weights, rest = partition.weights, partition.rest_weight
+  # Where the rest is empty, its draws mean nothing.
+  exists = rest.numpy() > 0.0
   for seed in map(tf.constant, SEEDS):
-    values, weights, rest_weight, draws = run(parameters, seed)
+    draws = partition.sample_rest(200, seed)
     compiled_values, compiled_weights, compiled_rest, compiled_draws = compiled(
       parameters, seed
     )
-    np.testing.assert_array_equal(compiled_values, values)
+    np.testing.assert_array_equal(compiled_values, partition.values)
     np.testing.assert_allclose(compiled_weights, weights, 1e-11, atol=1e-280)
-    np.testing.assert_allclose(compiled_rest, rest_weight, 1e-11, atol=1e-280)
-    # Where the rest is empty, its draws mean nothing.
-    exists = rest_weight.numpy() > 0.0
+    np.testing.assert_allclose(compiled_rest, rest, 1e-11, atol=1e-280)
     np.testing.assert_array_equal(
       compiled_draws.numpy()[:, exists], draws.numpy()[:, exists]
     )

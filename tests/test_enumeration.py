@@ -316,9 +316,10 @@ def splits(names, names_of_baselines, nums_of_samples, nums_summed=None):
       yield name, baseline, k, m
 
 
-def budgets(names, names_of_baselines):
+def budgets(names, names_of_baselines, most_beyond=1):
+  """All budgets up to so many more than there are values."""
   for name, baseline in itertools.product(names, names_of_baselines):
-    for budget in range(1, FAMILIES[name].num_values + 2):
+    for budget in range(1, FAMILIES[name].num_values + 1 + most_beyond):
       if budget == 1 and baseline in NEED_ANOTHER:
         continue
       yield name, baseline, budget
@@ -338,20 +339,25 @@ SMALL = [
   'BatchReshape', 'BatchBroadcast', 'Independent_Bernoulli',
 ]  # fmt: skip
 LARGE = ['Independent_Categorical', 'Sample_Bernoulli']
+SOME_K = [0, 2]
 SOME_SHARED = ['OneHotCategorical', 'Binomial', 'Independent_Bernoulli']
 
 
 @pytest.mark.parametrize(
   ('name', 'baseline', 'num_summed', 'num_samples'),
   [
-    # Every baseline on one family, then some on each of the others.
-    *splits(['Categorical'], CHEAP, [1, 2, 3]),
-    *splits(['Categorical_of_3', 'Bernoulli'], EACH_OWN, [1, 2, 3]),
+    # Every baseline on one family, then some on each of the others. All `k` of
+    # every baseline are in `test_hessian.py`, for a single row of three values,
+    # and with a third draw, where that counts, in `test_variance.py`.
+    *splits(['Categorical'], CHEAP, [1, 2], SOME_K),
+    *splits(['Categorical_of_3', 'Bernoulli'], EACH_OWN, [1, 2], SOME_K),
+    # Every `k` of every family; what the best level is to be, with one `k`.
     *splits(SMALL, ['LeaveOneOut_mixed'], [2]),
-    *splits([*SMALL, *BY_PROBS], ['Optimal'], [1]),
-    *splits(SOME_SHARED, ['IndependentSample'], [1]),
-    *splits(LARGE[:1], ['Optimal'], [1], [0, 1, 3, 8, 9]),
-    *splits(LARGE[1:], ['Optimal'], [1], [0, 1, 3, 7, 8]),
+    *splits(SMALL, ['Optimal'], [1], [2]),
+    *splits(BY_PROBS, ['Optimal'], [1]),
+    *splits(SOME_SHARED, ['IndependentSample'], [1], SOME_K),
+    *splits(LARGE[:1], ['Optimal'], [1], [1, 3, 8]),
+    *splits(LARGE[1:], ['Optimal'], [1], [1, 3, 7]),
     *splits(LARGE[1:], ['LeaveOneOut_mixed'], [2], [0, 1, 4, 7, 8]),
     *splits(LARGE[:1], ['None'], [2], [0, 1, 4, 8, 9]),
     # A third draw, whose baselines one family has shown; other `k` inside.
@@ -360,8 +366,20 @@ SOME_SHARED = ['OneHotCategorical', 'Binomial', 'Independent_Bernoulli']
       for case in splits(SMALL, ['LeaveOneOut_mixed'], [2, 3])
       if case[3] == 3
     ),
-    *at_length(splits(LARGE[:1], ['Optimal'], [1], [2, 4, 5, 6, 7])),
-    *at_length(splits(LARGE[1:], ['Optimal'], [1], [2, 4, 5, 6])),
+    *at_length(
+      case
+      for case in [
+        *splits(['Categorical'], CHEAP, [1, 2, 3]),
+        *splits(['Categorical_of_3', 'Bernoulli'], EACH_OWN, [1, 2, 3]),
+        *splits(SOME_SHARED, ['IndependentSample'], [1]),
+      ]
+      if case[2] not in SOME_K or case[3] == 3
+    ),
+    *at_length(
+      case for case in splits(SMALL, ['Optimal'], [1]) if case[2] != 2
+    ),
+    *at_length(splits(LARGE[:1], ['Optimal'], [1], [2, 4, 5, 6, 7, 9])),
+    *at_length(splits(LARGE[1:], ['Optimal'], [1], [2, 4, 5, 6, 8])),
     *at_length(splits(LARGE[1:], ['LeaveOneOut_mixed'], [2], [2, 3, 5, 6])),
     *at_length(splits(LARGE[:1], ['None'], [2], [2, 3, 5, 6, 7])),
     *splits(['Independent_Binomial'], ['Optimal'], [2], [0, 1, 3, 5, 6, 9]),
@@ -384,7 +402,7 @@ def test_mean_over_all_draws_is_the_derivative_of_the_explicit_sum(
   [
     *budgets(['Categorical'], CHEAP),
     *budgets(['Categorical_of_3', 'Bernoulli'], EACH_OWN),
-    *budgets(SMALL, ['LeaveOneOut_mixed']),
+    *budgets(SMALL, ['LeaveOneOut_mixed'], most_beyond=0),
   ],
 )
 def test_mean_under_a_budget_is_the_derivative_of_the_explicit_sum(
@@ -406,7 +424,9 @@ def test_mean_under_a_budget_of_a_product_is_the_derivative_of_the_explicit_sum(
   )
 
 
-@pytest.mark.parametrize('num_samples', [1, 2, 3])
+@pytest.mark.parametrize(
+  'num_samples', [1, pytest.param(2, marks=pytest.mark.slow), 3]
+)
 @pytest.mark.parametrize('name', ['Categorical', 'Sample_Bernoulli'])
 def test_reinforce_without_summation_is_unbiased(name, num_samples):
   assert_mean_is_explicit_sum(name, tfp_rb.REINFORCE(num_samples=num_samples))
@@ -476,7 +496,7 @@ def mean_outcome_by_outcome(family, estimator):
   [
     *({'num_summed': k, 'num_samples': m} for k in range(3) for m in (1, 2)),
     {'num_summed': 3, 'num_samples': 1},
-    {'num_summed': 1, 'num_samples': 3},
+    pytest.param({'num_summed': 1, 'num_samples': 3}, marks=pytest.mark.slow),
     *({'budget': n} for n in range(1, 5)),
   ],
   ids=str,

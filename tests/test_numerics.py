@@ -1,5 +1,6 @@
 """Finite values and gradients where probabilities or `f` are extreme."""
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -7,6 +8,7 @@ import hypothesis
 from hypothesis import strategies
 import numpy as np
 import pytest
+from scipy import special
 import tensorflow as tf
 import tensorflow_probability as tfp
 
@@ -154,7 +156,8 @@ def test_f_may_be_wild_where_q_is_zero_for_a_budget(name):
 @pytest.mark.parametrize('baseline', zoo.BASELINES)
 @pytest.mark.parametrize('name', ['Categorical-impossible', 'Sample-zeros'])
 def test_f_may_be_wild_where_q_is_zero_for_every_baseline(name, baseline):
-  for k in (0, 2, 4):
+  # None and all summed: with one of the two is enough.
+  for k in (0, 2, 4) if name == 'Categorical-impossible' else (2,):
     assert_finite(name, summed(baseline, k))
   assert_finite(name, zoo.ESTIMATORS[f'budget-{baseline}'].make(0, 3))
 
@@ -337,6 +340,7 @@ BAD_ROWS = {
 }
 
 
+@functools.cache
 def first_row(kind, name, bad_parameter, bad_f):
   """Value and gradient of a good row beside one that may be NaN."""
   good, build = BAD_ROWS[kind]
@@ -426,7 +430,10 @@ def check_random_problem(problem):
   outcomes = _enumeration.enumerate_outcomes(
     estimator, build, parameters, most_outcomes=5000
   )
-  value, gradients = _enumeration.exact_reference(build, parameters)
+  # In closed form: without the library, and cheaper.
+  probs, costs = special.softmax(logits), cost.numpy()
+  value = probs @ costs
+  gradients = [probs * (costs - value), value]
   np.testing.assert_allclose(
     np.sum(outcomes.probabilities * outcomes.values), value, atol=1e-9
   )

@@ -65,19 +65,25 @@ WITH_TEMPERATURE = {
 }
 
 
+COLD, HOT = (0.01, ['plain', 'summed', 'budget']), (10.0, ['summed-more'])
+
+
 @pytest.mark.parametrize(
-  ('kind', 'name'),
+  ('kind', 'name', 'tau', 'forms'),
   [
-    (kind, name)
+    pytest.param(
+      kind,
+      name,
+      *setting,
+      # What is hot has no large numbers: sites of one kind, and no products.
+      marks=[pytest.mark.slow] * (setting is HOT and 'Independent' in kind),
+    )
+    for setting in (COLD, HOT)
     for kind in EXTREME
     for name in WITH_TEMPERATURE
     # A product is never restricted.
     if 'Independent' not in kind or 'unrestricted' not in name
   ],
-)
-@pytest.mark.parametrize(
-  ('tau', 'forms'),
-  [(0.01, ['plain', 'summed', 'budget']), (10.0, ['summed-more'])],
   ids=str,
 )
 def test_extreme_logits_give_finite_estimates(kind, name, tau, forms):

@@ -5,6 +5,7 @@ orders, and the uniforms of stratified draws piece by piece. Laws of real draws
 are tested by calibrated tests, one draw of each of many rows.
 """
 
+import functools
 import itertools
 import json
 import math
@@ -20,7 +21,14 @@ import statistical
 from test_enumeration import assert_mean_is_explicit_sum
 from test_errors import raises
 import test_variance
-from test_variance import ATOL, NUM_VALUES, PROBLEMS, RTOL, variance_of
+from test_variance import (
+  ATOL,
+  NUM_VALUES,
+  PROBLEMS,
+  RTOL,
+  variance_of,
+  variance_of_summed,
+)
 import tfp_rb
 from tfp_rb import _random, _subsets, baselines, samplers
 from tfp_rb.partitions import base
@@ -160,6 +168,7 @@ BASELINES = {
   'rest': lambda: baselines.LeaveOneOut('rest'),
   'all': lambda: baselines.LeaveOneOut('all'),
 }
+ALONE = ('number', 'IndependentSample')  # levels without the other draws
 
 
 def splits(num_values, nums_summed=(0, 1, 2, 3), nums_of_samples=(1, 2, 3)):
@@ -174,9 +183,19 @@ def splits(num_values, nums_summed=(0, 1, 2, 3), nums_of_samples=(1, 2, 3)):
     *(('None', *split) for split in splits(4)),
     # Without summed atoms the forms coincide, and one draw has no other.
     *(('mixed', *split) for split in splits(4)[1:]),
-    *((n, *split) for n in ('rest', 'all') for split in splits(4, (1, 2, 3))),
-    *(('number', *split) for split in splits(4, (0, 2), (2, 3))),
-    *(('IndependentSample', *split) for split in splits(4, (0, 2), (2, 3))),
+    *(
+      (n, *split)
+      for n in ('rest', 'all')
+      for split in splits(4, (1, 2), (2, 3))
+    ),
+    *((n, *split) for n in ALONE for split in [(0, 3), (2, 2)]),
+    *(
+      pytest.param(*case, marks=pytest.mark.slow)
+      for case in [
+        *((n, k, 1) for n in ('rest', 'all') for k in (1, 2, 3)),
+        *((n, 0, 2) for n in ALONE),
+      ]
+    ),
   ],
 )
 def test_draws_without_replacement_are_unbiased_with_every_baseline(
@@ -250,8 +269,20 @@ def outcomes_by_tuple(estimator, num_samples):
         yield row, [order[r] for r in ranks], chance, gradient
 
 
-@pytest.mark.parametrize('form', ['mixed', 'rest', 'all'])
-@pytest.mark.parametrize('num_samples', [2, 3, 4])
+# The forms coincide, since nothing is summed.
+@pytest.mark.parametrize(
+  ('num_samples', 'form'),
+  [
+    *((m, 'mixed') for m in (2, 3, 4)),
+    (3, 'rest'),
+    (3, 'all'),
+    *(
+      pytest.param(m, form, marks=pytest.mark.slow)
+      for m in (2, 4)
+      for form in ('rest', 'all')
+    ),
+  ],
+)
 def test_every_set_has_the_gradient_of_the_unordered_set_estimator(
   num_samples, form
 ):
@@ -278,6 +309,11 @@ def test_the_order_of_the_draws_does_not_matter(num_samples):
     np.testing.assert_allclose(gradient, same, rtol=0.0, atol=1e-10)
 
 
+@functools.cache
+def variance_without_replacement(num_summed, num_samples, level):
+  return variance_of(estimator_of(num_summed, num_samples, level))
+
+
 @pytest.mark.parametrize('level', [None, 2.5])
 @pytest.mark.parametrize(
   ('num_summed', 'num_samples'), splits(NUM_VALUES, (0, 1, 2), (2, 3))
@@ -285,8 +321,8 @@ def test_the_order_of_the_draws_does_not_matter(num_samples):
 def test_variance_without_replacement_is_at_most_that_of_a_single_draw(
   num_summed, num_samples, level
 ):
-  actual = variance_of(estimator_of(num_summed, num_samples, level))
-  single = variance_of(test_variance.summed(level, num_summed))
+  actual = variance_without_replacement(num_summed, num_samples, level)
+  single = variance_of_summed(level, num_summed)
   assert np.all(actual <= single * (1.0 + RTOL) + ATOL)
 
 
@@ -296,8 +332,8 @@ def test_variance_without_replacement_is_at_most_that_of_a_single_draw(
 def test_variance_without_replacement_is_at_most_that_of_independent_draws(
   num_summed, num_samples
 ):
-  actual = variance_of(estimator_of(num_summed, num_samples))
-  independent = variance_of(test_variance.summed(None, num_summed, num_samples))
+  actual = variance_without_replacement(num_summed, num_samples, None)
+  independent = variance_of_summed(None, num_summed, num_samples)
   assert np.all(actual <= independent * (1.0 + RTOL) + ATOL)
 
 
@@ -520,9 +556,7 @@ def stratified_outcomes(monkeypatch, row, num_summed, num_draws, baseline):
 def test_stratified_draws_are_unbiased_and_vary_no_more_than_independent_ones(
   monkeypatch, row, num_summed, num_draws, level
 ):
-  independent = variance_of(test_variance.summed(level, num_summed, num_draws))[
-    row
-  ]
+  independent = variance_of_summed(level, num_summed, num_draws)[row]
   chances, gradients = stratified_outcomes(
     monkeypatch, row, num_summed, num_draws, level
   )
@@ -642,7 +676,12 @@ def test_stratification_ends_with_its_block():
 
 
 @pytest.mark.parametrize(
-  ('num_summed', 'baseline'), [(1, baselines.IndependentSample()), (0, 1.0)]
+  ('num_summed', 'baseline'),
+  [
+    (1, baselines.IndependentSample()),
+    # Enumerated above.
+    pytest.param(0, 1.0, marks=pytest.mark.slow),
+  ],
 )
 def test_stratified_draws_are_unbiased_by_draws(num_summed, baseline):
   report = tfp_rb.testing.assert_unbiased(

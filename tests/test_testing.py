@@ -52,7 +52,22 @@ def summed(estimator, k=2):
 # Right ones pass.
 
 
-@pytest.mark.parametrize('name', zoo.ESTIMATORS)
+# Every baseline is there with summed atoms; the other forms are those of
+# `test_enumeration.py` and `test_hessian.py`.
+@pytest.mark.parametrize(
+  'name',
+  [
+    pytest.param(
+      name,
+      marks=[pytest.mark.slow]
+      * (
+        name.startswith(('REINFORCE-', 'budget-'))
+        and not name.endswith(('-none', '-mixed', '-unshared'))
+      ),
+    )
+    for name in zoo.ESTIMATORS
+  ],
+)
 def test_estimator_of_the_zoo_passes_exactly(name):
   # With 5 values, 6 draws are enumerated; `unshared` doubles their number.
   k, M = (1, 1) if name == 'budget-unshared' else (2, 1)
@@ -208,8 +223,16 @@ def test_score_alone_is_right_where_f_has_no_path():
 
 # By draws: inner noise.
 
+some_seeds = pytest.mark.parametrize(
+  'seed',
+  [
+    (1, 2),
+    *(pytest.param(s, marks=pytest.mark.slow) for s in [(3, 4), (5, 6)]),
+  ],
+)
 
-@pytest.mark.parametrize('seed', [(1, 2), (3, 4), (5, 6)])
+
+@some_seeds
 def test_inner_noise_passes(seed):
   report = testing.assert_unbiased(summed(WithInnerNoise(), k=4), seed=seed)
   assert not report.is_exact
@@ -217,7 +240,7 @@ def test_inner_noise_passes(seed):
   assert 0.018 <= report.detectable_bias <= 0.02
 
 
-@pytest.mark.parametrize('seed', [(1, 2), (3, 4), (5, 6)])
+@some_seeds
 def test_two_percent_are_caught_in_noise(seed):
   estimator = WithInnerNoise()
   estimator.bias = 0.02

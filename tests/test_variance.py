@@ -4,6 +4,7 @@ Rows of a batch are separate problems. The variance is the total one, the trace
 of the covariance of the gradient with respect to the logits.
 """
 
+import functools
 import itertools
 
 import numpy as np
@@ -108,6 +109,19 @@ def summed(baseline, num_summed, num_samples=1):
   )
 
 
+# What several tests compare with, enumerated once.
+
+
+@functools.cache
+def variance_of_summed(level, num_summed, num_samples=1):
+  return variance_of(summed(level, num_summed, num_samples))
+
+
+@functools.cache
+def variance_of_plain(level):
+  return variance_of(tfp_rb.REINFORCE(baseline=level))
+
+
 def rest_of(problem, num_summed):
   """The values that are not summed, and their mass."""
   _, rest = problem.most_probable(num_summed)
@@ -129,7 +143,7 @@ def test_variance_with_a_constant_baseline_is_that_of_the_rest(
     rest, mass = rest_of(problem, num_summed)
     variance = reference.conditional_variance(problem, rest, level or 0.0)
     expected.append(mass**2 / num_samples * variance)
-  actual = variance_of(summed(level, num_summed, num_samples))
+  actual = variance_of_summed(level, num_summed, num_samples)
   np.testing.assert_allclose(actual, expected, rtol=RTOL, atol=ATOL)
 
 
@@ -138,9 +152,9 @@ def test_variance_with_a_constant_baseline_is_that_of_the_rest(
 def test_proposition_1_variance_falls_by_the_mass_of_the_rest(
   num_summed, level
 ):
-  plain = variance_of(tfp_rb.REINFORCE(baseline=level))
+  plain = variance_of_plain(level)
   masses = [rest_of(problem, num_summed)[1] for problem in PROBLEMS]
-  actual = variance_of(summed(level, num_summed))
+  actual = variance_of_summed(level, num_summed)
   assert np.all(actual <= masses * plain * (1.0 + RTOL) + ATOL)
 
 
@@ -150,7 +164,7 @@ def test_variance_with_a_constant_baseline_does_not_rise_with_num_summed(
   num_samples, level
 ):
   variances = np.array(
-    [variance_of(summed(level, k, num_samples)) for k in NUMS_SUMMED]
+    [variance_of_summed(level, k, num_samples) for k in NUMS_SUMMED]
   )
   assert np.all(np.diff(variances, axis=0) <= ATOL)
   assert np.all(variances[0] > 10.0 * ATOL)
@@ -190,7 +204,7 @@ def test_proposition_2_budget_is_never_worse_than_independent_draws(
 ):
   estimator = tfp_rb.REINFORCE(baseline=level)
   actual = variance_of(tfp_rb.rao_blackwellize(estimator, budget=budget))
-  minibatch = variance_of(tfp_rb.REINFORCE(baseline=level)) / budget
+  minibatch = variance_of_plain(level) / budget
   assert np.all(actual <= minibatch * (1.0 + RTOL) + ATOL)
 
 
@@ -413,7 +427,7 @@ def test_baselines_from_the_draws_beat_none_where_f_has_an_offset(
 ):
   baseline, _ = FROM_DRAWS[name]
   actual = variance_of(summed(baseline, num_summed, num_samples))
-  plain = variance_of(summed(None, num_summed, num_samples))
+  plain = variance_of_summed(None, num_summed, num_samples)
   assert np.all(actual[OFFSET_ROWS] < plain[OFFSET_ROWS])
 
 
