@@ -395,6 +395,17 @@ def test_wrong_shapes_and_types_are_named():
     model.generate([1], z=np.zeros([1, 3]))
 
 
+def test_several_steps_after_single_ones_need_another_compile():
+  model = make()
+  model.compile(keras.optimizers.SGD(0.01), jit_compile=False)
+  model.fit(data_of(), verbose=0)
+  with raises(ValueError, 'one rank', 'Call `compile` again'):
+    model.fit(data_of(2), verbose=0)
+  model.compile(keras.optimizers.SGD(0.01), jit_compile=False)
+  model.fit(data_of(2), verbose=0)
+  assert model.optimizer.iterations == 2
+
+
 @pytest.mark.parametrize(
   ('settings', 'kind', 'parts'),
   [

@@ -125,6 +125,12 @@ class EstimatorModel(keras.Model):
 
   def train_step(self, data):
     data = data if isinstance(data, tuple) else (data,)
+    if data[0].shape.rank is None:
+      raise ValueError(
+        'Batches must have one rank as long as a model is compiled, since '
+        'Keras forgets the rank where it changes, but now another one came. '
+        'Call `compile` again.'
+      )
     values = over_batches(self._one_step, data, rank=self.batch_rank)
     metrics = (self._loss_metric, self._rest_metric)
     for metric, value in zip(metrics, values, strict=True):
