@@ -52,6 +52,30 @@ def mean_and_interval(values):
   return values.mean(axis=0), NORMAL_95 * error
 
 
+def measure(evaluations, name, loss, groups, num_pairs, about):
+  """A row of the table; also prints it.
+
+  Args:
+    evaluations: Python `int`, of `f` for an image.
+    name: Python `str`, of the estimator.
+    loss: Callable, a stateless seed to a scalar `Tensor`.
+    groups: `{name: variables}`.
+    num_pairs: Python `int`.
+    about: Dictionary, `checkpoint` and `data`.
+
+  Returns:
+    row: Dictionary; `<group>_95` is half the width of an interval.
+  """
+  distances = half_squared_distances(loss, list(groups.values()), num_pairs)
+  row, cells = {'evaluations': evaluations, 'estimator': name}, ''
+  moments = zip(groups, *mean_and_interval(distances), strict=True)
+  for group, mean, margin in moments:
+    row |= {group: mean, f'{group}_95': margin}
+    cells += f'{mean:12.4g} +- {margin:6.2g}'
+  print(f'{evaluations:3d} {name:28s}{cells}', flush=True)
+  return {**row, 'pairs': num_pairs, **about}
+
+
 def write(path, rows):
   with path.open('w', newline='') as file:
     writer = csv.DictWriter(file, list(rows[0]))

@@ -67,14 +67,14 @@ def loss_of(model, frames, seed):
 
 def variable_groups(model):
   """Variables of the attention, and of encoder and decoder."""
-  groups = (
-    (model.convolutions, model.attention),
-    (model.encoder, model.decoder),
-  )
-  return [
-    [v.value for network in group for v in network.trainable_variables]
-    for group in groups
-  ]
+  groups = {
+    'attention': (model.convolutions, model.attention),
+    'others': (model.encoder, model.decoder),
+  }
+  return {
+    name: [v.value for network in group for v in network.trainable_variables]
+    for name, group in groups.items()
+  }
 
 
 def main(argv):
@@ -91,31 +91,25 @@ def main(argv):
     models.binarize(digits, [0, 1]), [0, 2]
   )
   rows = []
+  about = {
+    'checkpoint': '/'.join(start.parts[-3:]),
+    'data': f'64 digits of {mnist.source}',
+  }
   print(f'{"evaluations, estimator":30s}{"attention":>24s}{"others":>22s}')
   for evaluations, name, make_estimator in ROWS:
     if name not in FLAGS.estimators:
       continue
     model = model_of(make_estimator(), start)
-    values = gradient_variance.half_squared_distances(
-      functools.partial(loss_of, model, frames),
-      variable_groups(model),
-      FLAGS.num_pairs,
+    rows.append(
+      gradient_variance.measure(
+        evaluations,
+        name,
+        functools.partial(loss_of, model, frames),
+        variable_groups(model),
+        FLAGS.num_pairs,
+        about,
+      )
     )
-    (first, second), (margin, other_margin) = (
-      gradient_variance.mean_and_interval(values)
-    )
-    print(
-      f'{evaluations:3d} {name:28s}{first:12.4g} +- {margin:6.2g}'
-      f'{second:12.4g} +- {other_margin:6.2g}',
-      flush=True,
-    )
-    rows.append({
-      'evaluations': evaluations, 'estimator': name,
-      'attention': first, 'attention_95': margin,
-      'others': second, 'others_95': other_margin,
-      'pairs': FLAGS.num_pairs, 'checkpoint': '/'.join(start.parts[-3:]),
-      'data': f'64 digits of {mnist.source}',
-    })  # fmt: skip
     # After each row: whoever stops it keeps what there is.
     gradient_variance.write(output / 'variances.csv', rows)
     gradient_variance.plot(output / 'variances.png', rows, 'attention')

@@ -123,7 +123,8 @@ def variable_groups(model):
   own = model.classifier.trainable_variables
   ids = {id(v) for v in own}
   others = [v for v in model.trainable_variables if id(v) not in ids]
-  return [[v.value for v in group] for group in (own, others)]
+  groups = {'classifier': own, 'others': others}
+  return {name: [v.value for v in groups[name]] for name in groups}
 
 
 def main(argv):
@@ -144,32 +145,25 @@ def main(argv):
   data = data.shuffle(len(images), seed=0).repeat().batch(64)
   batch = models.binarize(images[:64], [0, 1])
   rows = []
+  about = {
+    'checkpoint': start.stem, 'data': f'64 images of {mnist.source}'
+  }  # fmt: skip
   print(f'{"evaluations, estimator":32s}{"classifier":>22s}{"others":>22s}')
   for evaluations, name, make_estimator, share_noise in ROWS:
     if name not in FLAGS.estimators:
       continue
     model = model_of(make_estimator(), share_noise, start)
     train_estimator(model, data, FLAGS.train_steps)
-    values = gradient_variance.half_squared_distances(
-      functools.partial(loss_of, model, batch),
-      variable_groups(model),
-      FLAGS.num_pairs,
+    rows.append(
+      gradient_variance.measure(
+        evaluations,
+        name,
+        functools.partial(loss_of, model, batch),
+        variable_groups(model),
+        FLAGS.num_pairs,
+        about,
+      )
     )
-    (first, second), (margin, other_margin) = (
-      gradient_variance.mean_and_interval(values)
-    )
-    print(
-      f'{evaluations:3d} {name:28s}{first:12.4g} +- {margin:6.2g}'
-      f'{second:12.4g} +- {other_margin:6.2g}',
-      flush=True,
-    )
-    rows.append({
-      'evaluations': evaluations, 'estimator': name,
-      'classifier': first, 'classifier_95': margin,
-      'others': second, 'others_95': other_margin,
-      'pairs': FLAGS.num_pairs, 'checkpoint': start.stem,
-      'data': f'64 images of {mnist.source}',
-    })  # fmt: skip
     # After each row: whoever stops it keeps what there is.
     gradient_variance.write(output / 'variances.csv', rows)
     gradient_variance.plot(output / 'variances.png', rows, 'classifier')
