@@ -69,8 +69,8 @@ SIMULATED = {
 @pytest.mark.parametrize(('name', 'num_summed'), SIMULATED)
 def test_loss_paths_lie_on_the_simulated_ones(bernoulli, name, num_summed):
   # 5 standard errors of the difference: false-fail rate 6e-7 each. A path that
-  # is off by 1.6 standard errors of 20 trials is found with probability 0.99.
-  trials, expected = 1000, SIMULATED[name, num_summed]
+  # is off by half the band of 20 trials is found with probability 0.99.
+  trials, expected = 2000, SIMULATED[name, num_summed]
   losses = bernoulli.loss_paths(name, num_summed, trials, max(expected), seed=1)
   for step, (mean, error_of_20) in expected.items():
     error = error_of_20 * np.sqrt(20 / trials + 20 / 2000)

@@ -264,7 +264,7 @@ def test_any_set_can_be_excluded_from_counts(name):
   values = sets_of_counts(mode, deviation)
   q = make(tf.ones([len(values)], tf.float64))
   part = exclude(q, find_partition(q, 1), tf.constant(values.T))
-  draws = part.sample_rest(8_000, tf.constant([7, 8])).numpy()
+  draws = part.sample_rest(20_000, tf.constant([7, 8])).numpy()
   for b, row in enumerate(values):
     is_possible = (row >= 0.0) & (row < size)
     place = np.int64(np.where(is_possible, row, 0.0))

@@ -263,7 +263,7 @@ def test_draws_from_the_rest_follow_the_conditional_law(name, k):
   product = PRODUCTS[name]
   partition = partition_of(name, k)
   numbers = product.index(partition.values)
-  draws = product.index(partition.sample_rest(12_000, seed=[3, -4]))
+  draws = product.index(partition.sample_rest(NUM_DRAWS, seed=[3, -4]))
   masses = np.exp(product.log_probs)
   for i, summed in enumerate(numbers.T):
     masses[i, summed] = 0.0

@@ -201,7 +201,7 @@ def uneven_masses(size, dtype):
 @pytest.mark.parametrize('dtype', DTYPES)
 def test_drawn_indices_follow_the_masses(size, dtype):
   masses = uneven_masses(size, dtype)
-  num_draws = 12_000  # of each of the rows
+  num_draws = 20_000
   index = _random.draw_index(masses, num_draws, tf.constant([7, 8])).numpy()
   exact = masses.numpy().astype(np.float64)
   exact /= np.sum(exact, axis=-1, keepdims=True)
