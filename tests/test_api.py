@@ -143,6 +143,7 @@ def test_module_has_a_docstring(name):
 LAYERS = {
   'tfp_rb._checks': [],
   'tfp_rb._config': [],
+  'tfp_rb._evaluations': [],
   'tfp_rb._gradient': [],
   'tfp_rb._logits': [],
   'tfp_rb._random': [],
@@ -205,6 +206,7 @@ LAYERS = {
   ],
   'tfp_rb._expectation': [
     'tfp_rb._checks',
+    'tfp_rb._evaluations',
     'tfp_rb._gradient',
     'tfp_rb._random',
     'tfp_rb._rao_blackwell',
@@ -213,6 +215,7 @@ LAYERS = {
   ],
   'tfp_rb._enumeration': [
     'tfp_rb._atoms',
+    'tfp_rb._evaluations',
     'tfp_rb._expectation',
     'tfp_rb.partitions.base',
   ],
@@ -223,6 +226,17 @@ LAYERS = {
     'tfp_rb.partitions.base',
   ],
   'tfp_rb.datasets': [],
+  'tfp_rb.diagnostics': [
+    'tfp_rb._atoms',
+    'tfp_rb._checks',
+    'tfp_rb._enumeration',
+    'tfp_rb._evaluations',
+    'tfp_rb._rao_blackwell',
+    'tfp_rb.baselines',
+    'tfp_rb.diagnostics',
+    'tfp_rb.estimators',
+    'tfp_rb.partitions.base',
+  ],
   'tfp_rb.models': [
     'tfp_rb._checks',
     'tfp_rb._config',
@@ -286,9 +300,29 @@ def test_imports_point_downward(name):
 def test_core_imports_tensorflow_tfp_and_numpy_only(name):
   allowed = {'numpy', 'tensorflow', 'tensorflow_probability', 'tfp_rb'}
   allowed |= sys.stdlib_module_names
-  if is_within(name, 'tfp_rb.models'):
+  if is_within(name, 'tfp_rb.models') or name == 'tfp_rb.diagnostics.callback':
     allowed.add('keras')
+  if name == 'tfp_rb.diagnostics._plots':
+    allowed.add('matplotlib')
   assert {found.split('.')[0] for found in imported_by(name)} <= allowed
+
+
+def test_diagnostics_load_keras_and_matplotlib_when_used():
+  loaded = set()
+  names = [name for name in MODULES if is_within(name, 'tfp_rb.diagnostics')]
+  for name in names:
+    if name != 'tfp_rb.diagnostics.callback':
+      for node in tree_of(name).body:  # what is imported with the module
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+          loaded |= (
+            {node.module}
+            if isinstance(node, ast.ImportFrom)
+            else {alias.name for alias in node.names}
+          )
+  forbidden = ('keras', 'matplotlib', 'tfp_rb.diagnostics.callback')
+  assert not {
+    found for found in loaded if any(is_within(found, f) for f in forbidden)
+  }
 
 
 @pytest.mark.parametrize('name', MODULES)

@@ -54,6 +54,6 @@ __all__ = [
 
 def __getattr__(name):
   # Imported when asked for: the core does without Keras.
-  if name in ('datasets', 'models'):
+  if name in ('datasets', 'diagnostics', 'models'):
     return importlib.import_module(f'tfp_rb.{name}')
   raise AttributeError(f'`tfp_rb` has no attribute `{name}`.')

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_rb import _atoms
+from tfp_rb._evaluations import count_evaluations
 from tfp_rb._expectation import expectation
 from tfp_rb.partitions.base import find_partition
 
@@ -22,11 +23,14 @@ class Outcomes(NamedTuple):
     weighted_gradients: List of arrays `[T] + shape` of the parameters: gradient
       of `sum(probabilities[t] * values[t])` over the batch. Their sum over `t`
       is the expected gradient.
+    num_evaluations: Python `int`, the atoms at which `f` is evaluated for one
+      estimate.
   """
 
   probabilities: np.ndarray
   values: np.ndarray
   weighted_gradients: list
+  num_evaluations: int
 
 
 def tile(parameters, num_copies):
@@ -107,7 +111,7 @@ def enumerate_outcomes(
     return part.sample_rest(num_draws, tf.constant([0, 0]))
 
   try:
-    with _atoms.intercept_draws(count):
+    with _atoms.intercept_draws(count), count_evaluations() as numbers:
       expectation(f, distribution, estimator, seed=tf.constant(seed))
   except _atoms.NotEnumerableError:
     return None
@@ -151,7 +155,10 @@ def enumerate_outcomes(
     total = tf.reduce_sum(probabilities * values)
   gradients = tape.gradient(total, tiled, unconnected_gradients='zero')
   return Outcomes(
-    probabilities.numpy(), values.numpy(), [g.numpy() for g in gradients]
+    probabilities.numpy(),
+    values.numpy(),
+    [g.numpy() for g in gradients],
+    sum(numbers),
   )
 
 

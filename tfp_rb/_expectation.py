@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from tfp_rb import _checks, _gradient, _random, baselines
+from tfp_rb import _checks, _evaluations, _gradient, _random, baselines
 from tfp_rb._rao_blackwell import rao_blackwellize
 from tfp_rb.estimators import REINFORCE
 from tfp_rb.estimators.base import Estimate, GradientEstimator
@@ -77,9 +77,8 @@ def expectation(f, distribution, estimator=None, seed=None, name=None):
   with tf.name_scope(name or 'expectation'):
     atom_seed, noise_seed = _random.split_seed(seed, n=2)
     atoms = estimator.sample_atoms(distribution, atom_seed)
-    estimate = estimator.evaluate(
-      _checks.checked_function(f, distribution), distribution, atoms, noise_seed
-    )
+    f = _checks.checked_function(_evaluations.counted(f), distribution)
+    estimate = estimator.evaluate(f, distribution, atoms, noise_seed)
     _check_estimate(estimate, atoms, estimator)
     value, surrogate, auxiliary = estimate
     # Half precision is summed in the dtype of the weights.

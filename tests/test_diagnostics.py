@@ -1,0 +1,754 @@
+"""Moments of gradients, masses, bounds, comparisons, plots, the callback."""
+
+import pathlib
+import sys
+
+import keras
+import matplotlib
+import numpy as np
+import pytest
+from scipy import stats
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+import reference
+from test_errors import raises
+import tfp_rb
+from tfp_rb import baselines, diagnostics
+from tfp_rb._evaluations import count_evaluations
+from tfp_rb.diagnostics import _pairs
+from tfp_rb.models._base import EstimatorModel
+import zoo
+
+matplotlib.use('Agg')
+import matplotlib.pyplot as plt
+
+tfd = tfp.distributions
+
+ATOL = 1e-10
+LOGITS = np.array([0.3, 1.1, -0.5, 2.0])
+COST = np.array([1.0, -2.0, 0.5, 3.0])
+
+
+def problem(logits):
+  """A cost that depends on the logits as well."""
+  scale = 1.0 + 0.1 * tf.reduce_sum(logits**2, axis=-1)
+  f = lambda z: scale * tf.gather(tf.constant(COST), z)
+  return f, tfd.Categorical(logits=logits)
+
+
+def fixed_problem(logits):
+  """A cost of its own."""
+  return (
+    lambda z: tf.gather(tf.constant(COST), z),
+    tfd.Categorical(logits=logits),
+  )
+
+
+def naive_problem():
+  scale = 1.0 + 0.1 * np.sum(LOGITS**2)
+  return reference.Problem(
+    q=reference.softmax(LOGITS),
+    f=scale * COST,
+    score=reference.softmax_scores(LOGITS),
+    df=0.2 * np.outer(COST, LOGITS),
+  )
+
+
+def naive_fixed_problem(logits, cost):
+  return reference.Problem(
+    q=reference.softmax(logits),
+    f=cost,
+    score=reference.softmax_scores(logits),
+    df=np.zeros([len(cost), len(cost)]),
+  )
+
+
+def reinforce(k=0, num_samples=1, baseline=None):
+  return tfp_rb.rao_blackwellize(
+    tfp_rb.REINFORCE(baseline=baseline, num_samples=num_samples), num_summed=k
+  )
+
+
+class Doubled(tfp_rb.GradientEstimator):
+  """Twice the gradient of the score function."""
+
+  def evaluate(self, f, distribution, atoms, seed):
+    value = f(atoms.values)
+    score = tf.stop_gradient(value) * atoms.log_prob
+    return tfp_rb.Estimate(value, surrogate=2.0 * (value + score))
+
+
+def loss_of(estimator, logits):
+  return lambda seed: tfp_rb.expectation(
+    *fixed_problem(logits), estimator, seed=seed
+  )
+
+
+# Moments by enumeration.
+
+
+INDEPENDENT = (
+  baselines.IndependentSample,
+  reference.independent_sample_levels(True),
+)
+LEAVE_ONE_OUT = (
+  baselines.LeaveOneOut,
+  reference.leave_one_out_levels('mixed'),
+)
+
+
+@pytest.mark.parametrize(
+  ('baseline', 'k', 'num_samples'),
+  [
+    (INDEPENDENT, 1, 1),
+    (INDEPENDENT, 4, 1),
+    (LEAVE_ONE_OUT, 0, 2),
+    (LEAVE_ONE_OUT, 1, 1),
+    (LEAVE_ONE_OUT, 2, 3),
+  ],
+)
+def test_exact_moments_are_those_of_a_loop(baseline, k, num_samples):
+  make, levels = baseline
+  actual = diagnostics.exact_moments(
+    reinforce(k, num_samples, make()), problem, [tf.constant(LOGITS)]
+  )
+  naive = naive_problem()
+  expected = reference.rao_blackwellized_moments(naive, k, num_samples, levels)
+  np.testing.assert_allclose(actual.mean[0], expected.gradient, atol=ATOL)
+  np.testing.assert_allclose(actual.variance, expected.variance, atol=ATOL)
+  np.testing.assert_allclose(actual.interval, [actual.variance] * 2)
+  assert actual.is_exact
+  assert actual.bias < ATOL
+  num_atoms = k + (num_samples if k < 4 else 0)
+  assert actual.num_evaluations == num_atoms + levels.num_extra(num_atoms)
+
+
+def test_exact_bias_is_the_distance_from_the_gradient():
+  actual = diagnostics.exact_moments(Doubled(), problem, [LOGITS])
+  gradient = naive_problem().exact_gradient()
+  np.testing.assert_allclose(actual.mean[0], 2.0 * gradient, atol=ATOL)
+  np.testing.assert_allclose(actual.bias, np.linalg.norm(gradient), atol=ATOL)
+
+
+def test_impossible_outcomes_add_nothing():
+  logits = tf.constant([0.5, -np.inf, 1.0, 0.0], tf.float64)
+  actual = diagnostics.exact_moments(reinforce(1), fixed_problem, [logits])
+  possible = [0, 2, 3]
+  expected = reference.rao_blackwellized_moments(
+    naive_fixed_problem(logits.numpy()[possible], COST[possible]),
+    1,
+    1,
+    reference.constant_levels(0.0),
+  )
+  np.testing.assert_allclose(actual.variance, expected.variance, atol=ATOL)
+
+
+def test_exact_moments_of_several_parameters_are_those_of_all_components():
+  def two(location, scale):
+    f = lambda z: scale * tf.gather(tf.constant(COST), z)
+    logits = tf.constant(LOGITS) * location[..., tf.newaxis]
+    return f, tfd.Categorical(logits=logits)
+
+  parameters = [tf.constant(0.7, tf.float64), tf.constant(2.0, tf.float64)]
+  actual = diagnostics.exact_moments(tfp_rb.REINFORCE(), two, parameters)
+  q = reference.softmax(0.7 * LOGITS)
+  components = np.stack([2.0 * COST * (LOGITS - q @ LOGITS), COST])
+  mean = components @ q
+  np.testing.assert_allclose(actual.mean, mean, atol=ATOL)
+  np.testing.assert_allclose(
+    actual.variance, np.sum(q * (components.T - mean).T ** 2), atol=ATOL
+  )
+
+
+def test_exact_moments_refuse_a_batch():
+  with raises(
+    ValueError, '`problem`', 'without a batch', '(2,)', '`sampled_moments`'
+  ):
+    diagnostics.exact_moments(reinforce(), problem, [np.stack([LOGITS] * 2)])
+
+
+def noisy_problem(logits):
+  f = lambda z: tf.reduce_sum(z * tf.constant(COST), axis=-1)
+  return f, tfd.OneHotCategorical(logits=logits, dtype=tf.float64)
+
+
+@pytest.mark.parametrize(
+  ('estimator', 'case'),
+  [
+    (
+      reinforce(),
+      lambda x: (lambda z: z, tfd.Poisson(log_rate=tf.reduce_sum(x, axis=-1))),
+    ),
+    (reinforce(num_samples=8), problem),
+    (tfp_rb.GumbelSoftmax(0.5), noisy_problem),
+    (
+      tfp_rb.rao_blackwellize(
+        tfp_rb.REINFORCE(num_samples=2),
+        num_summed=0,
+        sampler=tfp_rb.samplers.Stratified(),
+      ),
+      problem,
+    ),
+  ],
+  ids=['countable', 'too_many', 'noise', 'stratified'],
+)
+def test_exact_moments_refuse_what_cannot_be_enumerated(estimator, case):
+  with raises(
+    ValueError,
+    '`estimator` must have at most 20000 outcomes and no noise',
+    type(estimator).__name__,
+    '`sampled_moments`',
+  ):
+    diagnostics.exact_moments(estimator, case, [LOGITS])
+
+
+# Moments from pairs.
+
+
+def test_sampled_moments_are_those_of_the_gradients_at_the_seeds():
+  a, b = tf.Variable([1.0, 2.0]), tf.Variable(3.0)
+
+  def loss(seed):
+    noise = tf.cast(seed[1], tf.float32) ** 2
+    return noise * tf.reduce_sum(a) + tf.cast(seed[0], tf.float32) * noise * b
+
+  actual = diagnostics.sampled_moments(
+    loss, [a, b], num_pairs=3, seed=2, reference=[[0.0, 0.0], 0.0]
+  )
+  noise = np.arange(6.0) ** 2
+  gradients = np.stack([noise, noise, 2.0 * noise], axis=1)
+  distances = np.sum((gradients[::2] - gradients[1::2]) ** 2, axis=1) / 2.0
+  mean = gradients.mean(axis=0)
+  np.testing.assert_allclose(actual.mean[0], mean[:2], rtol=1e-6)
+  np.testing.assert_allclose(actual.mean[1], mean[2], rtol=1e-6)
+  variance = distances.mean()
+  np.testing.assert_allclose(actual.variance, variance, rtol=1e-6)
+  margin = 1.959964 * distances.std(ddof=1) / np.sqrt(3.0)
+  np.testing.assert_allclose(
+    actual.interval, [max(variance - margin, 0.0), variance + margin], rtol=1e-6
+  )
+  norm, margin = np.linalg.norm(mean), 1.959964 * np.sqrt(variance / 6.0)
+  np.testing.assert_allclose(
+    actual.bias, np.sqrt(norm**2 - variance / 6.0), rtol=1e-6
+  )
+  np.testing.assert_allclose(
+    actual.bias_interval, [max(norm - margin, 0.0), norm + margin], rtol=1e-6
+  )
+  assert not actual.is_exact
+  assert actual.num_evaluations is None
+
+
+def test_sampled_variance_and_bias_are_near_the_exact_ones():
+  logits = tf.Variable(LOGITS)
+  exact = diagnostics.exact_moments(Doubled(), fixed_problem, [LOGITS])
+  gradient = naive_fixed_problem(LOGITS, COST).exact_gradient()
+  actual = diagnostics.sampled_moments(
+    loss_of(Doubled(), logits), [logits], num_pairs=200, reference=[gradient]
+  )
+  # Half of a normal interval is 1.96 standard errors; 4.9 of these are
+  # exceeded with a probability of 1e-6.
+  low, high = actual.interval
+  assert abs(actual.variance - exact.variance) < 2.5 * (high - low) / 2.0
+  low, high = actual.bias_interval
+  assert abs(actual.bias - exact.bias) < 2.5 * (high - low) / 2.0
+  assert low > 0.0
+  assert actual.num_evaluations == 1
+
+
+def test_intervals_of_the_variance_hold_19_times_of_20():
+  # 2000 intervals from 100 pairs in 3 dimensions: a coverage of 0.94 falls
+  # below the limit with a probability of 1e-6.
+  distances = np.random.default_rng(0).gamma(1.5, size=[2000, 100])
+  found = [_pairs.mean_and_interval(row)[1] for row in distances]
+  num_holding = sum(low <= 1.5 <= high for low, high in found)
+  assert num_holding >= stats.binom.ppf(1e-6, 2000, 0.94)
+
+
+@pytest.mark.parametrize('rank', [1, 2, 10])
+def test_intervals_of_the_bias_hold_at_least_19_times_of_20(rank):
+  # The same limit; in one dimension the coverage is 0.95, in others more.
+  rng = np.random.default_rng(1)
+  truth = np.full(rank, 0.3)
+  num_holding = 0
+  for mean in truth + rng.normal(size=[2000, rank]) / np.sqrt(rank):
+    found = _pairs._bias_of(mean, [np.zeros(rank)], noise=1.0)
+    low, high = found['bias_interval']
+    num_holding += low <= np.linalg.norm(truth) <= high
+    assert low <= found['bias'] <= high
+  assert num_holding >= stats.binom.ppf(1e-6, 2000, 0.95)
+
+
+def test_sparse_and_missing_gradients_count(run_eagerly):
+  table, other = tf.Variable(np.arange(3.0)), tf.Variable([1.0, 1.0])
+  loss = lambda seed: tf.gather(table, seed[1] % 3)
+  actual = diagnostics.sampled_moments(loss, [table, other], num_pairs=3)
+  np.testing.assert_allclose(actual.mean[0], np.full(3, 1.0 / 3.0))
+  np.testing.assert_allclose(actual.mean[1], [0.0, 0.0])
+  np.testing.assert_allclose(actual.variance, 1.0)
+
+
+def test_keras_variables_are_variables(run_eagerly):
+  variable = keras.Variable([1.0, 2.0])
+  loss = lambda seed: (
+    tf.reduce_sum(variable.value) * tf.cast(seed[1], tf.float32)
+  )
+  actual = diagnostics.sampled_moments(loss, [variable], num_pairs=2)
+  np.testing.assert_allclose(actual.mean[0], [1.5, 1.5])
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'kind', 'parts'),
+  [
+    ({'loss': 3.0}, TypeError, ['`loss` must be a callable', '3.0']),
+    ({'variables': []}, ValueError, ['`variables`', 'is empty', 'Pass']),
+    ({'num_pairs': 1}, ValueError, ['`num_pairs` must be at least 2', '1']),
+    ({'num_pairs': 2.0}, TypeError, ['`num_pairs` must be a Python int']),
+    ({'seed': [0, 1]}, TypeError, ['`seed` must be a Python int']),
+  ],
+  ids=str,
+)
+def test_arguments_of_sampled_moments_are_checked(arguments, kind, parts):
+  logits = tf.Variable(LOGITS)
+  given = {'loss': loss_of(reinforce(), logits), 'variables': [logits]}
+  with raises(kind, *parts):
+    diagnostics.sampled_moments(**{**given, **arguments})
+
+
+# Evaluations of `f`.
+
+
+@pytest.mark.parametrize(
+  'name',
+  ['Exact', 'NVIL', 'summed-independent', 'budget-mixed', 'REINFORCE-unshared'],
+)
+def test_evaluations_that_are_counted_are_those_promised(name):
+  row = zoo.ESTIMATORS[name]
+  with count_evaluations() as numbers:
+    tfp_rb.expectation(*fixed_problem(LOGITS), row.make(2, 2), seed=[0, 1])
+  assert numbers == [row.num_evaluations(4, 2, 2)]
+
+
+@pytest.mark.parametrize('name', ['MuProp', 'REBAR'])
+def test_evaluations_at_relaxed_atoms_are_counted_too(name):
+  row = zoo.DIFFERENTIATING[name]
+  f, q = noisy_problem(tf.constant(LOGITS))
+  estimator = tfp_rb.rao_blackwellize(row.make(2, q), num_summed=1)
+  with count_evaluations() as numbers:
+    tfp_rb.expectation(f, q, estimator, seed=[0, 1])
+  assert numbers == row.num_evaluations(1, 2, False)
+
+
+def test_evaluations_in_several_calls_are_added_up():
+  q = tfd.Sample(tfd.Bernoulli(logits=0.5), 4)
+  f = lambda z: tf.reduce_sum(tf.cast(z, tf.float32), axis=-1)
+  local = tfp_rb.local_expectation(
+    tfp_rb.REINFORCE(), num_summed=1, sites_per_call=2
+  )
+  with count_evaluations() as numbers:
+    tfp_rb.expectation(f, q, local, seed=[0, 1])
+  assert numbers == [4, 4]
+
+
+@pytest.fixture
+def run_eagerly():
+  """For tests of a few gradients, which take less time than a trace."""
+  tf.config.run_functions_eagerly(True)
+  yield
+  tf.config.run_functions_eagerly(False)
+
+
+def test_evaluations_of_all_expectations_are_added_up(run_eagerly):
+  logits = tf.Variable(LOGITS)
+  plain, summed = loss_of(reinforce(), logits), loss_of(reinforce(2), logits)
+  loss = lambda seed: plain(seed) + summed(seed)
+  found = diagnostics.sampled_moments(loss, [logits], num_pairs=2)
+  assert found.num_evaluations == 1 + 3
+
+
+def test_evaluations_inside_of_a_function_are_not_seen():
+  logits = tf.Variable(LOGITS)
+  loss = tf.function(loss_of(reinforce(), logits), autograph=False)
+  found = diagnostics.sampled_moments(loss, [logits], num_pairs=2)
+  assert found.num_evaluations is None
+
+
+def test_nothing_is_counted_when_nobody_counts():
+  f = lambda z: tf.cast(z, tf.float32)
+  with count_evaluations() as numbers:
+    pass
+  tfp_rb.expectation(f, tfd.Categorical(logits=LOGITS))
+  assert numbers == []
+
+
+# The mass of the rest.
+
+
+def test_rest_mass_is_what_is_left_of_the_sorted_probabilities():
+  logits = np.random.default_rng(0).normal(size=[2, 3, 6])
+  q = tfd.Categorical(logits=tf.constant(logits))
+  actual = diagnostics.rest_mass(q, 6).numpy()
+  for row in np.ndindex(2, 3):
+    ordered = np.sort(reference.softmax(logits[row]))[::-1]
+    expected = [np.sum(ordered[k:]) for k in range(7)]
+    np.testing.assert_allclose(actual[(slice(None), *row)], expected, atol=ATOL)
+
+
+def test_rest_mass_of_a_small_rest_is_no_difference():
+  q = tfd.Categorical(logits=[40.0, 0.0, 1.0])
+  actual = diagnostics.rest_mass(q, 2)
+  expected = [1.0, np.exp(-40.0) * (1.0 + np.e), np.exp(-40.0)]
+  np.testing.assert_allclose(actual, expected, rtol=1e-5)
+
+
+def test_rest_mass_of_a_countable_family():
+  actual = diagnostics.rest_mass(tfd.Geometric(probs=np.float64(0.25)), 10)
+  np.testing.assert_allclose(actual, 0.75 ** np.arange(11.0), rtol=1e-10)
+
+
+def test_rest_mass_needs_as_many_values():
+  with raises(ValueError, '`num_summed` must be at most', '4', 'but is 5'):
+    diagnostics.rest_mass(tfd.Categorical(logits=LOGITS), 5)
+
+
+# The propositions.
+
+
+@pytest.mark.parametrize(
+  ('budget', 'size', 'most'), [(None, 3, 3), (2, 3, 1), (3, 2, 2)]
+)
+def test_bounds_are_those_of_the_paper(budget, size, most):
+  rows = diagnostics.variance_bounds(
+    tfp_rb.REINFORCE(), fixed_problem, [LOGITS[:size]], budget=budget
+  )
+  naive = naive_fixed_problem(LOGITS[:size], COST[:size])
+  plain = reference.conditional_variance(naive, range(size))
+  assert [row.num_summed for row in rows] == list(range(most + 1))
+  for row in rows:
+    _, rest = naive.most_probable(row.num_summed)
+    mass = sum(naive.q[z] for z in rest)
+    num_draws = 1 if budget is None else budget - row.num_summed
+    assert row.num_samples == (num_draws if rest else 0)
+    share = 1.0 / max(row.num_samples, 1)
+    variance = mass**2 * reference.conditional_variance(naive, rest)
+    np.testing.assert_allclose(row.rest_mass, mass, atol=ATOL)
+    np.testing.assert_allclose(row.variance, share * variance, atol=ATOL)
+    np.testing.assert_allclose(row.bound, share * mass * plain, atol=ATOL)
+
+
+def test_variance_of_several_draws_is_that_of_the_estimator():
+  rows = diagnostics.variance_bounds(
+    tfp_rb.REINFORCE(baselines.IndependentSample()), problem, [LOGITS], budget=2
+  )
+  for row in rows:
+    estimator = reinforce(
+      row.num_summed, row.num_samples, baselines.IndependentSample()
+    )
+    direct = diagnostics.exact_moments(estimator, problem, [LOGITS])
+    np.testing.assert_allclose(row.variance, direct.variance, atol=ATOL)
+
+
+@pytest.mark.parametrize(
+  'estimator',
+  [
+    tfp_rb.REINFORCE(baselines.IndependentSample()),
+    Doubled(),
+  ],
+  ids=['independent', 'biased'],
+)
+def test_bounds_hold_where_the_paper_says(estimator):
+  rows = diagnostics.variance_bounds(estimator, problem, [LOGITS], budget=2)
+  for row in rows:
+    assert row.variance <= row.bound + ATOL
+  # Proposition 2: no worse than as many plain draws.
+  chosen = min(rows, key=lambda row: row.bound)
+  assert chosen.variance <= rows[0].variance + ATOL
+
+
+def test_noise_of_each_atom_breaks_the_bounds():
+  estimator = tfp_rb.REINFORCE(baselines.IndependentSample(shared=False))
+  rows = diagnostics.variance_bounds(estimator, fixed_problem, [LOGITS[:2]])
+  assert rows[-1].variance > rows[-1].bound == 0.0
+
+
+def test_bounds_need_a_single_draw():
+  with raises(ValueError, '`num_samples=1`', 'but has 2', '`budget`'):
+    diagnostics.variance_bounds(
+      tfp_rb.REINFORCE(num_samples=2), problem, [LOGITS]
+    )
+
+
+# Comparisons.
+
+
+def moments_with(variance=1.0, num_evaluations=1):
+  return diagnostics.GradientMoments(
+    mean=[],
+    variance=variance,
+    interval=(0.9 * variance, 1.1 * variance),
+    bias=0.25,
+    bias_interval=(0.2, 0.3),
+    num_evaluations=num_evaluations,
+    is_exact=False,
+  )
+
+
+def test_rows_are_ordered_by_variance_times_evaluations():
+  plain, summed, exact = reinforce(), reinforce(1), tfp_rb.Exact()
+  of = {
+    plain: moments_with(variance=5.0, num_evaluations=1),
+    summed: moments_with(variance=2.0, num_evaluations=2),
+    exact: moments_with(variance=0.0, num_evaluations=4),
+  }
+  names = {'plain': plain, 'summed': summed, 'Exact': exact}
+  rows = diagnostics.compare(names, lambda estimator: of[estimator])
+  assert [row.name for row in rows] == ['Exact', 'summed', 'plain']
+  assert [row.product for row in rows] == [0.0, 4.0, 5.0]
+  for row in rows:
+    moments = of[names[row.name]]
+    for field in ('num_evaluations', 'variance', 'interval', 'bias'):
+      assert getattr(row, field) == getattr(moments, field)
+
+
+def test_comparison_of_draws_is_that_of_a_model():
+  logits = tf.Variable(LOGITS)
+  rows = diagnostics.compare(
+    {'plain': reinforce(num_samples=2), 'summed': reinforce(1)},
+    lambda e: diagnostics.sampled_moments(
+      loss_of(e, logits), [logits], num_pairs=50
+    ),
+  )
+  assert [row.name for row in rows] == ['summed', 'plain']
+  assert [row.num_evaluations for row in rows] == [2, 2]
+  assert rows[0].interval[1] < rows[1].interval[0]
+
+
+@pytest.mark.parametrize(
+  ('estimators', 'measured', 'kind', 'parts'),
+  [
+    ({}, moments_with, ValueError, ['`estimators`', 'is empty', 'dictionary']),
+    (
+      {'a': reinforce()},
+      lambda e: 1.0,
+      TypeError,
+      ['`measure` must return `GradientMoments`', '1.0', '`exact_moments`'],
+    ),
+    (
+      {'a': reinforce()},
+      lambda e: moments_with(num_evaluations=None),
+      ValueError,
+      ['`measure` must see', "'a'", '`tf.function`'],
+    ),
+  ],
+  ids=['empty', 'number', 'unseen'],
+)
+def test_arguments_of_compare_are_checked(estimators, measured, kind, parts):
+  with raises(kind, *parts):
+    diagnostics.compare(estimators, measured)
+
+
+# Plots.
+
+
+@pytest.fixture
+def ax():
+  figure, ax = plt.subplots()
+  yield ax
+  plt.close(figure)
+
+
+def comparison(name, calls, variance):
+  return diagnostics.Comparison(
+    name, calls, variance, (0.5 * variance, 2.0 * variance), None,
+    product=calls * variance,
+  )  # fmt: skip
+
+
+def looks(ax):
+  """What tells the lines apart without colours."""
+  lines = [line for line in ax.get_lines() if line.get_marker() not in '|_']
+  return [(line.get_marker(), line.get_linestyle()) for line in lines]
+
+
+def test_variances_are_plotted_by_name(ax):
+  names = [f'estimator {i}' for i in range(10)]
+  rows = [
+    comparison(name, calls, 1.0 / (i + calls))
+    for i, name in enumerate(names)
+    for calls in (4, 2)
+  ]
+  assert diagnostics.plot_variance(rows, ax=ax) is ax
+  assert [t.get_text() for t in ax.get_legend().get_texts()] == names
+  data = [c.lines[0].get_xydata() for c in ax.containers]
+  np.testing.assert_allclose(data[1], [[2.0, 1.0 / 3.0], [4.0, 0.2]])
+  assert len(set(looks(ax))) == 10
+  assert (ax.get_yscale(), ax.get_xlabel()) == ('log', 'evaluations of f')
+  assert 'variance of the gradient' in ax.get_ylabel()
+
+
+def test_no_variance_has_a_place_on_the_plot(ax):
+  rows = [comparison('plain', 2, 1.0), comparison('Exact', 4, 0.0)]
+  diagnostics.plot_variance(rows, ax=ax)
+  assert ax.get_yscale() == 'symlog'
+
+
+def test_masses_are_plotted_line_by_line(ax):
+  one = diagnostics.rest_mass(tfd.Categorical(logits=LOGITS), 4)
+  many = diagnostics.rest_mass(
+    tfd.Categorical(logits=np.stack([LOGITS, 0.0 * LOGITS])), 4
+  )
+  assert diagnostics.plot_mass(one, ax=ax, label='one') is ax
+  diagnostics.plot_mass(many, ax=ax, label='many')
+  first, second = ax.get_lines()
+  np.testing.assert_allclose(first.get_ydata(), one)
+  np.testing.assert_allclose(second.get_ydata(), np.mean(many, axis=1))
+  assert len(ax.collections) == 1  # the range of the batch
+  assert len(set(looks(ax))) == 2
+  assert ax.get_xlabel() == 'k, summed values'
+  assert ax.get_ylabel() == 'q(rest), probability'
+
+
+def test_bounds_are_plotted_beside_the_variances(ax):
+  rows = [
+    diagnostics.VarianceBound(k, 1, 1.0 / (k + 1), 1.0 / (k + 2), 1.0 / (k + 1))
+    for k in range(3)
+  ]
+  assert diagnostics.plot_bounds(rows, ax=ax) is ax
+  variance, bound = ax.get_lines()
+  np.testing.assert_allclose(variance.get_ydata(), [r.variance for r in rows])
+  np.testing.assert_allclose(bound.get_ydata(), [r.bound for r in rows])
+  assert len(set(looks(ax))) == 2
+
+
+@pytest.mark.parametrize('name', ['plot_variance', 'plot_mass', 'plot_bounds'])
+def test_a_plot_without_matplotlib_says_so(name, monkeypatch):
+  monkeypatch.setitem(sys.modules, 'matplotlib.pyplot', None)
+  with raises(ImportError, f'`{name}` needs matplotlib', 'pip install'):
+    getattr(diagnostics, name)([])
+
+
+# The callback.
+
+BATCH = (np.random.default_rng(3).normal(size=[6, 4]).astype(np.float32),)
+
+
+class Tiny(EstimatorModel):
+  """One layer, whose outputs are the logits of a choice."""
+
+  def __init__(self, estimator):
+    super().__init__(estimator, seed=0, settings={})
+    self.layer = keras.layers.Dense(4)
+    self.layer.build([None, 4])
+    self.built = True
+
+  def step_loss(self, batch, seed, step):
+    (x,) = batch
+    q = tfd.OneHotCategorical(logits=self.layer(x), dtype=tf.float32)
+    estimator = self.estimator_layer.at_step(step, x)
+    f = lambda z: tf.reduce_sum(z * COST.astype(np.float32), axis=-1) ** 2
+    rest = 1.0 - tf.reduce_max(q.probs_parameter(), axis=-1)
+    loss = tfp_rb.expectation(f, q, estimator, seed=seed)
+    return tf.reduce_mean(loss), tf.reduce_mean(rest)
+
+  @property
+  def metrics(self):
+    return [self._loss_metric, self._rest_metric]
+
+
+def annealed():
+  """Notes the step in a variable of its own."""
+  return tfp_rb.GumbelSoftmax(tfp_rb.AnnealedTemperature(rate=0.01))
+
+
+def fit(estimator, callbacks, jit_compile=False, epochs=2):
+  keras.utils.set_random_seed(0)
+  model = Tiny(estimator)
+  model.compile(keras.optimizers.Adam(0.01), jit_compile=jit_compile)
+  data = tf.data.Dataset.from_tensors(BATCH).repeat(2)
+  model.fit(data, epochs=epochs, verbose=0, callbacks=callbacks)
+  return model
+
+
+def events(folder):
+  """Steps and values by tag."""
+  found = {}
+  for path in sorted(pathlib.Path(folder).iterdir()):
+    for event in tf.compat.v1.train.summary_iterator(str(path)):
+      for value in event.summary.value:
+        number = float(tf.make_ndarray(value.tensor))
+        found.setdefault(value.tag, []).append((event.step, number))
+  return found
+
+
+def state_of(model):
+  """All that training changes."""
+  variables = [*model.estimator.variables, *model.optimizer.variables]
+  return [*model.get_weights(), *[np.asarray(v).copy() for v in variables]]
+
+
+@pytest.fixture(scope='module')
+def measured(tmp_path_factory):
+  """A model fitted with the callback, its state, and what was written."""
+  folder = tmp_path_factory.mktemp('logs')
+  callback = diagnostics.GradientVariance(
+    folder, BATCH, every=2, num_pairs=3, seed=4
+  )
+  model = fit(annealed(), [callback], epochs=4)
+  return model, state_of(model), events(folder)
+
+
+def test_training_is_the_same_with_the_callback(measured):
+  without = state_of(fit(annealed(), [], epochs=4))
+  for a, b in zip(without, measured[1], strict=True):
+    np.testing.assert_array_equal(a, b)
+
+
+def test_what_is_logged_is_what_is_measured(measured):
+  model, _, found = measured
+  assert all([step for step, _ in rows] == [1, 3] for rows in found.values())
+  last = {tag: rows[-1][1] for tag, rows in found.items()}
+  moments = diagnostics.sampled_moments(
+    lambda seed: model.step_loss(BATCH, seed, step=8)[0],
+    model.trainable_variables,
+    num_pairs=3,
+    seed=4,
+  )
+  seeds = [tf.constant([4, i]) for i in range(6)]
+  rests = [model.step_loss(BATCH, seed, step=8)[1] for seed in seeds]
+  expected = {
+    'gradient_variance': moments.variance,
+    'gradient_variance_low': moments.interval[0],
+    'gradient_variance_high': moments.interval[1],
+    'rest': np.mean(rests),
+  }
+  assert last.keys() == expected.keys()
+  for tag, value in expected.items():
+    np.testing.assert_allclose(last[tag], value, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_compiled_model_is_measured_too(tmp_path):
+  callback = diagnostics.GradientVariance(tmp_path, BATCH, num_pairs=2)
+  fit(reinforce(1), [callback], jit_compile=True, epochs=1)
+  ((step, variance),) = events(tmp_path)['gradient_variance']
+  assert step == 0
+  assert variance > 0.0
+
+
+def test_the_callback_needs_a_model_with_a_loss_of_a_step(tmp_path):
+  callback = diagnostics.GradientVariance(tmp_path, BATCH)
+  with raises(TypeError, '`step_loss`', '`Sequential`', 'sampled_moments'):
+    callback.set_model(keras.Sequential())
+
+
+@pytest.mark.parametrize(
+  ('name', 'value', 'least'), [('every', 0, 1), ('num_pairs', 1, 2)]
+)
+def test_numbers_of_the_callback_are_checked(name, value, least):
+  with raises(ValueError, f'`{name}` must be at least {least}', str(value)):
+    diagnostics.GradientVariance('', BATCH, **{name: value})
+
+
+def test_what_diagnostics_does_not_have_is_an_error():
+  with raises(AttributeError, '`tfp_rb.diagnostics`', '`nothing`'):
+    _ = diagnostics.nothing

@@ -1,0 +1,40 @@
+"""Which estimator, how many atoms, and what is gained by them.
+
+Every variance here is a total variance, the sum of the variances of the
+components of a gradient (the trace of its covariance).
+"""
+
+import importlib
+
+from tfp_rb.diagnostics._bounds import VarianceBound, variance_bounds
+from tfp_rb.diagnostics._compare import Comparison, compare
+from tfp_rb.diagnostics._mass import rest_mass
+from tfp_rb.diagnostics._moments import GradientMoments, exact_moments
+from tfp_rb.diagnostics._pairs import sampled_moments
+from tfp_rb.diagnostics._plots import plot_bounds, plot_mass, plot_variance
+from tfp_rb.diagnostics._suggest import Option, Suggestion, suggest
+
+__all__ = [
+  'Comparison',
+  'GradientMoments',
+  'Option',
+  'Suggestion',
+  'VarianceBound',
+  'compare',
+  'exact_moments',
+  'plot_bounds',
+  'plot_mass',
+  'plot_variance',
+  'rest_mass',
+  'sampled_moments',
+  'suggest',
+  'variance_bounds',
+]
+
+
+def __getattr__(name):
+  # A callback is a Keras class, and all else does without Keras.
+  if name == 'GradientVariance':
+    module = importlib.import_module('tfp_rb.diagnostics.callback')
+    return module.GradientVariance
+  raise AttributeError(f'`tfp_rb.diagnostics` has no attribute `{name}`.')

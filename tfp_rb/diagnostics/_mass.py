@@ -1,0 +1,38 @@
+"""What is left when the most probable values are summed."""
+
+import tensorflow as tf
+
+from tfp_rb.partitions.base import partition
+
+__all__ = ['rest_mass']
+
+
+def rest_mass(distribution, num_summed):
+  """Returns `q(rest)` after `0, 1, ..., num_summed` values were summed.
+
+  Added up from the smallest, never `1 - sum`, so that small masses are right.
+
+  Args:
+    distribution: A discrete `tfp.distributions.Distribution` with a registered
+      partition.
+    num_summed: Python `int`, the largest `k`; at most the number of values.
+
+  Returns:
+    masses: `Tensor` of shape `[num_summed + 1] + batch_shape`; the first is 1.
+
+  Raises:
+    TypeError: `distribution` is not a discrete distribution, or `num_summed`
+      is not an `int`.
+    ValueError: `num_summed` is negative or exceeds the number of values.
+    NotImplementedError: No partition is registered for the distribution.
+
+  #### Examples
+
+  ```python
+  q = tfp.distributions.Poisson(rate=3.5)
+  tfp_rb.diagnostics.rest_mass(q, 3)  # ==> [1. 0.7842 0.5954 0.4104]
+  ```
+  """
+  best = partition(distribution, num_summed)
+  masses = tf.concat([best.weights, best.rest_weight[tf.newaxis]], axis=0)
+  return tf.cumsum(masses, axis=0, reverse=True)

@@ -1,0 +1,112 @@
+"""A Keras callback, the one part of the diagnostics that imports Keras."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfp_rb import _checks
+from tfp_rb.diagnostics._pairs import gradients_of, measure_pairs
+
+__all__ = ['GradientVariance']
+
+
+class GradientVariance(keras.callbacks.Callback):
+  """Logs the variance of the gradient and `q(rest)` for TensorBoard.
+
+  For the models of `tfp_rb.models`, and any other with their `step_loss`. The
+  gradient by the model's trainable variables is taken on one batch, the same
+  all along, with other seeds, in pairs as in `sampled_moments`. The noise is
+  all of `step_loss`: that of the atoms, and what else the model draws.
+  Written are
+
+  * `gradient_variance`, the total variance of the gradient of the mean loss of
+    the batch, and `gradient_variance_low` and `_high`, its 95 % interval;
+  * `rest`, the mean mass beside the most probable atom.
+
+  Training goes on as it would without: seeds are stateless, and what the
+  estimator keeps (the step of a temperature) is put back.
+
+  #### Examples
+
+  ```python
+  import tempfile
+
+  model = tfp_rb.models.SemiSupervisedVAE(
+      latent_dim=2, classifier_units=[8], hidden_units=[8, 8])
+  model.compile('adam', jit_compile=False)
+  images = tf.zeros([8, 784], tf.uint8)
+  batch = (images, images, tf.zeros([8], tf.int32))
+  callback = tfp_rb.diagnostics.GradientVariance(
+      tempfile.mkdtemp(), batch, num_pairs=2)
+  history = model.fit(tf.data.Dataset.from_tensors(batch), verbose=0,
+                      callbacks=[callback])
+  ```
+  """
+
+  def __init__(self, log_dir, batch, every=1, num_pairs=10, seed=0):
+    """Makes the callback.
+
+    Args:
+      log_dir: Python `str`, where the summaries go; the `log_dir` of
+        `keras.callbacks.TensorBoard` will do.
+      batch: Tuple of arrays or `Tensor`s, one batch as `fit` is given them.
+      every: Python `int`, epochs from one measurement to the next.
+      num_pairs: Python `int`, pairs of gradients of a measurement, at least 2.
+      seed: Python `int`, of these gradients.
+    """
+    super().__init__()
+    self.log_dir = log_dir
+    batch = batch if isinstance(batch, tuple) else (batch,)
+    self.batch = tuple(tf.convert_to_tensor(x) for x in batch)
+    self.every = _checks.check_int(every, 'every', minimum=1)
+    self.num_pairs = _checks.check_int(num_pairs, 'num_pairs', minimum=2)
+    self.seed = _checks.check_int(seed, 'seed', minimum=0)
+    self._writer = None
+    self._gradient = None
+
+  def set_model(self, model):
+    if not hasattr(model, 'step_loss'):
+      raise TypeError(
+        '`GradientVariance` needs a model with `step_loss`, such as those of '
+        f'`tfp_rb.models`, but this is a `{type(model).__name__}`. Measure it '
+        'by `tfp_rb.diagnostics.sampled_moments`.'
+      )
+    super().set_model(model)
+    self._gradient = tf.function(self._gradient_and_rest, autograph=False)
+
+  def on_train_begin(self, logs=None):
+    self._writer = tf.summary.create_file_writer(str(self.log_dir))
+
+  def on_epoch_end(self, epoch, logs=None):
+    if (epoch + 1) % self.every:
+      return
+    rests = []
+
+    def gradient(seed):
+      gradients, rest = self._gradient(seed)
+      rests.append(float(rest))
+      return gradients
+
+    # A model may note the step in a variable of its estimator.
+    kept = [(v, np.asarray(v)) for v in self.model.estimator.variables]
+    variance, (low, high), _ = measure_pairs(
+      gradient, self.num_pairs, self.seed
+    )
+    for variable, value in kept:
+      variable.assign(value)
+    with self._writer.as_default(step=epoch):
+      tf.summary.scalar('gradient_variance', variance)
+      tf.summary.scalar('gradient_variance_low', low)
+      tf.summary.scalar('gradient_variance_high', high)
+      tf.summary.scalar('rest', np.mean(rests))
+    self._writer.flush()
+
+  def on_train_end(self, logs=None):
+    self._writer.close()
+
+  def _gradient_and_rest(self, seed):
+    variables = [v.value for v in self.model.trainable_variables]
+    step = tf.cast(self.model.optimizer.iterations, tf.int32)
+    with tf.GradientTape() as tape:
+      loss, rest = self.model.step_loss(self.batch, seed, step)
+    return gradients_of(tape, loss, variables), rest
