@@ -16,7 +16,8 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo lint test test-all format wheel clean
+.PHONY: help demo lint test test-all format notebooks docs wheel release-check \
+  clean
 
 help:  ## List the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1:\2/p' $(MAKEFILE_LIST) \
@@ -41,12 +42,30 @@ format: $(VENV)/.installed-test  ## Format the code and repair what lint can
 	$(RUN) -m ruff check --fix .
 	$(RUN) -m ruff format .
 
+notebooks: $(VENV)/.installed-dev  ## Run the notebooks anew, in full
+	$(RUN) -m jupyter nbconvert --to notebook --execute --inplace \
+	  --ExecutePreprocessor.timeout=3600 colab/*.ipynb
+
+docs: $(VENV)/.installed-test  ## Write the API reference to docs/
+	PDOC_ALLOW_EXEC=1 $(RUN) -W error::UserWarning -m pdoc --docformat google \
+	  --footer-text 'tfp_rb' --output-directory docs \
+	  tfp_rb tfp_rb.datasets tfp_rb.diagnostics tfp_rb.models
+
 wheel: $(VENV)/.installed-test  ## Build a wheel into dist/
 	rm -rf build
 	$(RUN) -m build --wheel
 
+release-check: $(VENV)/.installed-test  ## Build, check, and test what is built
+	rm -rf build dist
+	$(RUN) -m build
+	$(RUN) -m twine check --strict dist/*
+	$(RUN) -m venv build/venv
+	build/venv/bin/python -m pip install -qq --disable-pip-version-check \
+	  "$$(ls dist/*.whl)[test]"
+	build/venv/bin/pytest -n $(JOBS) --dist worksteal
+
 clean:  ## Remove builds and caches; keep the environment and outputs/
-	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf build dist docs *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find tfp_rb tests examples -name __pycache__ -type d -prune \
 	  -exec rm -rf {} + 2>/dev/null || true
 

@@ -26,15 +26,17 @@ EXAMPLES = [
 TEST = EXAMPLES + [
   'build',
   'hypothesis',
+  'pdoc',
   'pytest',
   'pytest-xdist',
   'ruff>=0.17,<0.18',  # a new minor version may format differently
   'scipy',
   # The packaging test builds a wheel without downloading a build environment.
   'setuptools>=64',
+  'twine',
   'wheel',
 ]
-NOTEBOOKS = EXAMPLES + ['ipykernel', 'nbclient', 'nbformat']
+NOTEBOOKS = EXAMPLES + ['ipykernel', 'nbconvert']
 BENCHMARKS = EXAMPLES + ['storchastic', 'torch']
 
 setup(
@@ -68,7 +70,7 @@ setup(
     'dev': sorted(set(TEST + NOTEBOOKS)),
   },
   classifiers=[
-    'Development Status :: 3 - Alpha',
+    'Development Status :: 4 - Beta',
     'Intended Audience :: Developers',
     'Intended Audience :: Science/Research',
     'Operating System :: OS Independent',

@@ -4,8 +4,6 @@ Every variance here is a total variance, the sum of the variances of the
 components of a gradient (the trace of its covariance).
 """
 
-import importlib
-
 from tfp_rb.diagnostics._bounds import VarianceBound, variance_bounds
 from tfp_rb.diagnostics._compare import Comparison, compare
 from tfp_rb.diagnostics._mass import rest_mass
@@ -13,10 +11,12 @@ from tfp_rb.diagnostics._moments import GradientMoments, exact_moments
 from tfp_rb.diagnostics._pairs import sampled_moments
 from tfp_rb.diagnostics._plots import plot_bounds, plot_mass, plot_variance
 from tfp_rb.diagnostics._suggest import Option, Suggestion, suggest
+from tfp_rb.diagnostics.callback import GradientVariance
 
 __all__ = [
   'Comparison',
   'GradientMoments',
+  'GradientVariance',
   'Option',
   'Suggestion',
   'VarianceBound',
@@ -30,11 +30,3 @@ __all__ = [
   'suggest',
   'variance_bounds',
 ]
-
-
-def __getattr__(name):
-  # A callback is a Keras class, and all else does without Keras.
-  if name == 'GradientVariance':
-    module = importlib.import_module('tfp_rb.diagnostics.callback')
-    return module.GradientVariance
-  raise AttributeError(f'`tfp_rb.diagnostics` has no attribute `{name}`.')

@@ -1,4 +1,4 @@
-"""A Keras callback, the one part of the diagnostics that imports Keras."""
+"""A Keras callback that measures while a model is trained."""
 
 import keras
 import numpy as np
