@@ -434,3 +434,19 @@ def test_arguments_are_checked(arguments, kind, parts):
   }
   with raises(kind, *parts):
     diagnostics.suggest(**{**given, **arguments})
+
+
+@pytest.mark.parametrize(
+  ('mass', 'text'), [(0.934, '93 %'), (0.996, '99.6 %'), (0.99996, '99.996 %')]
+)
+def test_the_reason_tells_all_from_nearly_all(mass, text):
+  q = tfd.Categorical(probs=[mass, (1 - mass) / 2, (1 - mass) / 2])
+  f = lambda z: tf.gather([1.0, 5.0, 2.0], z)
+  found = diagnostics.suggest(f, q, budget=2)
+  assert found.reason.startswith(f'Sum the best value, which holds {text} of')
+
+
+def test_the_reason_of_a_sum_of_everything_is_that_nothing_is_left():
+  q = tfd.Categorical(logits=tf.zeros([3]))
+  found = diagnostics.suggest(lambda z: tf.gather([1.0, 5.0, 2.0], z), q, 3)
+  assert found.reason.startswith('Sum all 3 values: no variance at all.')

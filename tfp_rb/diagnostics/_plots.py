@@ -33,7 +33,8 @@ def plot_variance(rows, ax=None):
   ```
   """
   ax = _axes('plot_variance') if ax is None else ax
-  for i, name in enumerate(dict.fromkeys(row.name for row in rows)):
+  # In the order of names: a name looks the same in two plots side by side.
+  for i, name in enumerate(sorted({row.name for row in rows})):
     own = sorted(
       (row for row in rows if row.name == name),
       key=lambda row: row.num_evaluations,

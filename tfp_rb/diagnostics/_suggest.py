@@ -102,7 +102,7 @@ def suggest(f, distribution, budget, most_evaluations=1024, seed=(0, 0)):
   loss = tfp_rb.expectation(f, q, suggestion.estimator)
   ```
 
-  Its `reason`: "Sum the 2 best values, which hold 0.93 of the mass, and draw 1,
+  Its `reason`: "Sum the 2 best values, which hold 93 % of the mass, and draw 1,
   with a leave-one-out baseline: the least variance of 8 options, 0.035 times
   that of 3 plain draws. Exact, from `f` at 5 values."
   """
@@ -186,18 +186,31 @@ def _reason(best, table, support, budget):
   else:
     mean = lambda x: sum(x) / len(x)
     mass = mean([sum(row.q[: best.num_summed]) for row in support.rows])
+    summed = f'{best.num_summed} best values, which hold'
+    if best.num_summed == 1:
+      summed = 'best value, which holds'
     choice = (
-      f'Sum the {best.num_summed} best values, which hold {mass:.2g} of the '
-      f'mass, and draw {best.num_samples}'
+      f'Sum the {summed} {_percent(mass)} of the mass, and draw '
+      f'{best.num_samples}'
     )
   if 'leave-one-out' in best.name:
     choice += ', with a leave-one-out baseline'
   plain = next(o.variance for o in table if o.name == 'REINFORCE')
   gain = f'the least variance of {len(table)} options'
-  if best.variance < plain:
+  if best.variance == 0.0:
+    gain = 'no variance at all'
+  elif best.variance < plain:
     gain += f', {best.variance / plain:.2g} times that of {budget} plain draws'
   known = f'Exact, from `f` at {support.num_evaluations} values'
   if not support.is_whole:
     num_draws = support.num_evaluations - budget
     known = f'An estimate, from a pilot of {num_draws} draws'
   return f'{choice}: {gain}. {known}.'
+
+
+def _percent(mass):
+  """Never 100 % of a mass that leaves something."""
+  digits = 0
+  while digits < 6 and mass < 1.0 <= round(mass, digits + 2):
+    digits += 1
+  return f'{mass:.{digits}%}'.replace('%', ' %')

@@ -46,8 +46,9 @@ def monte_carlo_variational_loss(
 
   `F` is the discrepancy at an atom, `d_i` its discrete parts. That `F` contains
   `log q` is accounted for in what the estimator (and its baseline) is given, so
-  at `q = p` the gradient by the discrete parts has no variance at all, with
-  every estimator. `grad F` passes through what parameters `target_log_prob_fn`
+  at `q = p` the gradient by the discrete parts has no variance at all: with
+  every estimator if `p` is normalized, else with a baseline that follows its
+  constant, as the default has. `grad F` passes through what parameters `target_log_prob_fn`
   has and through the continuous parts.
 
   * Continuous parts that do not depend on discrete ones are drawn once and
