@@ -99,7 +99,7 @@ def plot(path, runs, source):
     axis.set(ylabel=label, yscale='log')
   axes[0].axhline(500, color='0.7', linewidth=0.8)
   axes[0].legend(fontsize=8)
-  figure.suptitle(f'Test images of {source}')
+  figure.suptitle(f'Test images of {source}, mean and standard error of runs')
   figure.savefig(path, dpi=130)
   plt.close(figure)
 

@@ -12,6 +12,15 @@ import numpy as np
 
 import training_runs
 
+# Okabe and Ito's colours, that colour-blind readers tell apart, and three more;
+# lines and markers are for a print in black and white.
+COLOURS = (
+  '#0072B2', 'black', '#D55E00', '#E69F00', '#CC79A7', '#009E73', '#56B4E9',
+  '0.5', '#882255', '#B8A400',
+)  # fmt: skip
+LINES = ('-', '--', '-.', ':')
+MARKERS = 'osD^vxP*'
+
 
 def collect(output, columns, first):
   """All runs that are there: those of `paths.csv`, and those with a log.
@@ -113,16 +122,34 @@ def mean_and_error(values):
   return values.mean(axis=0), spread / np.sqrt(len(values))
 
 
-def plot_paths(axis, runs, column):
-  """Draws mean and standard error of each method, by epoch."""
+def plot_paths(axis, runs, column, every=1):
+  """Draws mean and standard error of each method, by epoch.
+
+  Args:
+    axis: A matplotlib `Axes`.
+    runs: As of `collect`.
+    column: Name of the column.
+    every: Python `int`, from one epoch that is shown to the next; of runs that
+      are not five times as long, all are shown.
+  """
   for i, (method, by_seed) in enumerate(runs.items()):
     length = min(len(log[column]) for log in by_seed.values())
-    paths = [log[column][:length] for log in by_seed.values()]
-    mean, error = mean_and_error(paths)
-    style = ('-', '--', '-.', ':')[i % 4]
-    axis.plot(mean, style, color=f'C{i}', label=method, linewidth=1.8)
+    epochs = np.arange(0, length, every if length > 5 * every else 1)
+    paths = np.array([log[column][:length] for log in by_seed.values()])
+    mean, error = mean_and_error(paths[:, epochs])
+    color = COLOURS[i % len(COLOURS)]
+    axis.plot(
+      epochs,
+      mean,
+      LINES[i % len(LINES)],
+      color=color,
+      marker=MARKERS[i % len(MARKERS)],
+      markersize=4,
+      markevery=max(1, len(epochs) // 20),
+      label=method,
+    )
     if len(paths) > 1:
       axis.fill_between(
-        range(length), mean - error, mean + error, color=f'C{i}', alpha=0.2
+        epochs, mean - error, mean + error, color=color, alpha=0.15, linewidth=0
       )
   axis.set_xlabel('epoch')

@@ -32,7 +32,7 @@ def plot(path, runs, source):
     (axes[0], 'val_negative_elbo', 'negative ELBO at the best label [nats]'),
     (axes[1], 'val_accuracy', 'accuracy'),
   ):
-    run_paths.plot_paths(axis, runs, column)
+    run_paths.plot_paths(axis, runs, column, every=5)  # as the paper
     values = np.concatenate([
       log[column] for by_seed in runs.values() for log in by_seed.values()
     ])  # fmt: skip
@@ -46,7 +46,7 @@ def plot(path, runs, source):
     margin = 0.03 * (high - low)
     axis.set(ylabel=label, ylim=(low - margin, high + margin))
   axes[0].legend(fontsize=8)
-  figure.suptitle(f'Test images of {source}')
+  figure.suptitle(f'Test images of {source}, mean and standard error of runs')
   figure.savefig(path, dpi=130)
   plt.close(figure)
 
