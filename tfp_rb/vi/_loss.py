@@ -48,8 +48,8 @@ def monte_carlo_variational_loss(
   `log q` is accounted for in what the estimator (and its baseline) is given, so
   at `q = p` the gradient by the discrete parts has no variance at all: with
   every estimator if `p` is normalized, else with a baseline that follows its
-  constant, as the default has. `grad F` passes through what parameters `target_log_prob_fn`
-  has and through the continuous parts.
+  constant, as the default has. `grad F` passes through what parameters
+  `target_log_prob_fn` has and through the continuous parts.
 
   * Continuous parts that do not depend on discrete ones are drawn once and
     shared by all atoms; those that do are drawn for each atom.
