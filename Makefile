@@ -42,9 +42,14 @@ format: $(VENV)/.installed-test  ## Format the code and repair what lint can
 	$(RUN) -m ruff check --fix .
 	$(RUN) -m ruff format .
 
+# What TensorFlow says of GPUs that are not there is no part of a notebook.
+QUIET := ['--IPKernelApp.capture_fd_output=False']
+
 notebooks: $(VENV)/.installed-dev  ## Run the notebooks anew, in full
 	$(RUN) -m jupyter nbconvert --to notebook --execute --inplace \
-	  --ExecutePreprocessor.timeout=3600 colab/*.ipynb
+	  --ExecutePreprocessor.timeout=3600 \
+	  --ExecutePreprocessor.record_timing=False \
+	  --ExecutePreprocessor.extra_arguments="$(QUIET)" colab/*.ipynb
 
 docs: $(VENV)/.installed-test  ## Write the API reference to docs/
 	PDOC_ALLOW_EXEC=1 $(RUN) -W error::UserWarning -m pdoc --docformat google \
