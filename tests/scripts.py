@@ -8,6 +8,7 @@ import contextlib
 import io
 import pathlib
 import runpy
+import subprocess
 import sys
 from unittest import mock
 
@@ -50,6 +51,27 @@ def as_started(path, *args):
       yield
     finally:
       tf.get_logger().setLevel(level)
+
+
+def run_command(command, *args, in_process=True):
+  """What a command of the README prints, with flags that shorten it.
+
+  `test_readme.py` looks for the commands of the README in calls of this.
+
+  Args:
+    command: Python `str`, as it stands there.
+    *args: Further Python `str`s of the command line.
+    in_process: Python `bool`; else in a process of its own.
+
+  Returns:
+    printed: Python `str`.
+  """
+  path, *flags = command.split()
+  script = path.removeprefix('examples/')
+  if in_process:
+    return run(script, *flags, *args)
+  line = [sys.executable, str(EXAMPLES / script), *flags, *args]
+  return subprocess.run(line, stdout=-1, text=True, check=True).stdout
 
 
 def run(script, *args):

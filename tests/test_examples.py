@@ -3,7 +3,6 @@
 import csv
 import pathlib
 import runpy
-import subprocess
 import sys
 import types
 
@@ -25,7 +24,9 @@ def bernoulli():
 
 
 def test_the_bernoulli_example_writes_tables_and_figures(tmp_path):
-  printed = scripts.run('bernoulli.py', '--smoke', f'--output_dir={tmp_path}')
+  printed = scripts.run_command(
+    'examples/bernoulli.py', '--smoke', f'--output_dir={tmp_path}'
+  )
   assert 'Variance of the gradient' in printed
   for name in ('figure_1_loss_paths.png', 'figure_2_gradients.png'):
     assert (tmp_path / name).stat().st_size > 10_000
@@ -127,14 +128,13 @@ def test_a_shared_draw_leaves_no_noise_when_all_atoms_are_summed(bernoulli):
 def test_the_variance_benchmark_writes_what_it_prints(tmp_path):
   # In a process of its own, as it is started from a command line: one script
   # has to be, and this one sets the seeds of the process.
-  command = [
-    sys.executable,
-    str(EXAMPLES / 'benchmarks' / 'variance.py'),
+  printed = scripts.run_command(
+    'examples/benchmarks/variance.py',
     '--smoke',
     f'--output_dir={tmp_path}',
-  ]
-  done = subprocess.run(command, capture_output=True, text=True, check=True)
-  assert 'ReinMax' in done.stdout
+    in_process=False,
+  )
+  assert 'ReinMax' in printed
   assert (tmp_path / 'variance.png').stat().st_size > 10_000
   with open(tmp_path / 'variance.csv') as file:
     rows = list(csv.DictReader(file))

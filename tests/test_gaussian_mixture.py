@@ -160,12 +160,14 @@ def test_the_start_is_that_of_the_paper(gmm):
 
 
 def test_the_script_writes_tables_and_a_figure(tmp_path):
-  printed = scripts.run(
-    'gaussian_mixture.py', '--smoke', f'--output_dir={tmp_path}'
+  printed = scripts.run_command(
+    'examples/gaussian_mixture.py --as_published',
+    '--smoke',
+    f'--output_dir={tmp_path}',
   )
   assert 'Gaps of the log loss' in printed
-  assert (tmp_path / 'elbo_prior.png').stat().st_size > 10_000
-  with open(tmp_path / 'elbo_prior.csv', newline='') as file:
+  assert (tmp_path / 'as_published_prior.png').stat().st_size > 10_000
+  with open(tmp_path / 'as_published_prior.csv', newline='') as file:
     rows = list(csv.DictReader(file))
   assert len(rows) == 3 * 2 * 20
   assert all(float(row['mean_loss']) > 0.0 for row in rows)

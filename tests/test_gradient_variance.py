@@ -53,8 +53,9 @@ def test_rows_of_the_semisupervised_model(tmp_path):
     import semisupervised_mnist as experiment
   start = tmp_path / 'start.npz'
   experiment.save_networks(experiment.make_model('Exact', seed=0), start)
-  scripts.run(
-    SCRIPT, f'--output_dir={tmp_path}', f'--checkpoint={start}',
+  scripts.run_command(
+    'examples/benchmarks/semisupervised_variance.py',
+    f'--output_dir={tmp_path}', f'--checkpoint={start}',
     '--source=embedded', '--num_pairs=3', '--train_steps=2',
     '--estimators=RB-NVIL',
   )  # fmt: skip
@@ -72,8 +73,8 @@ def test_rows_of_the_moving_model(tmp_path):
   keras.utils.set_random_seed(0)
   model = models.MovingVAE(frame=36, channels=1, hidden_units=4)
   model.save(tmp_path / 'start.keras')
-  scripts.run(
-    'benchmarks/moving_variance.py', f'--output_dir={tmp_path}',
+  scripts.run_command(
+    'examples/benchmarks/moving_variance.py', f'--output_dir={tmp_path}',
     f'--checkpoint={tmp_path / "start.keras"}', '--source=embedded',
     '--num_pairs=2', '--estimators=RB-leave-one-out 4 + 2',
   )  # fmt: skip

@@ -102,7 +102,9 @@ def test_the_committed_fits_show_what_is_claimed(mixed_vi):
 
 
 def test_the_example_writes_its_table_and_figure(tmp_path):
-  printed = scripts.run('mixed_vi.py', '--smoke', f'--output_dir={tmp_path}')
+  printed = scripts.run_command(
+    'examples/mixed_vi.py', '--smoke', f'--output_dir={tmp_path}'
+  )
   assert 'over CAVI' in printed
   assert (tmp_path / 'mixed_vi.png').stat().st_size > 10_000
   rows = read(tmp_path / 'paths.csv')

@@ -13,12 +13,12 @@ from tfp_rb import datasets
 
 
 def test_the_script_writes_rows_and_figures(tmp_path):
-  run = lambda *args: scripts.run(
-    'moving_mnist.py', f'--output_dir={tmp_path}', *args
+  run = lambda *args: scripts.run_command(
+    'examples/moving_mnist.py --as_published', f'--output_dir={tmp_path}', *args
   )
   run(
     '--smoke', '--source=embedded', '--methods=RB-REINFORCE+', '--epochs=2',
-    '--num_seeds=1', '--as_published',
+    '--num_seeds=1',
   )  # fmt: skip
   with (tmp_path / 'paths.csv').open() as file:
     rows = list(csv.DictReader(file))

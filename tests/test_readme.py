@@ -1,13 +1,18 @@
-"""The README's python blocks run and print what the README shows."""
+"""The README's code and commands run, and print what the README shows."""
 
+import ast
 import contextlib
 import io
 import pathlib
 import re
+import subprocess
 
 import pytest
 
-README = pathlib.Path(__file__).resolve().parents[1] / 'README.md'
+import scripts
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+README = ROOT / 'README.md'
 
 # A python block and, where only blank lines lie between, the output after it.
 BLOCK = re.compile(
@@ -37,7 +42,8 @@ def strip_line_ends(text):
   return '\n'.join(line.rstrip() for line in text.rstrip().splitlines())
 
 
-BLOCKS = find_blocks(README.read_text(encoding='utf-8'))
+TEXT = README.read_text(encoding='utf-8')
+BLOCKS = find_blocks(TEXT)
 
 
 def test_the_readme_has_a_python_block():
@@ -63,3 +69,74 @@ def test_output_belongs_to_the_block_directly_before_it():
     '```python\nx = 2\n```\nwords\n```text\n2\n```\n'
   )
   assert find_blocks(text) == [(2, 'print(1)\n', '1\n'), (10, 'x = 2\n', None)]
+
+
+# Commands: scripts as `examples/x.py --flag`, and what make makes.
+
+
+def find_commands(text):
+  """The scripts of all examples that a text names, with their flags."""
+  command = r'`(?:\.venv/bin/python\s+)?(examples/[^`]+\.py[^`]*)`'
+  found = re.findall(command, text)
+  return {' '.join(command.split()) for command in found}
+
+
+def commands_that_tests_run():
+  """First arguments of all calls of `run_command`."""
+  found = set()
+  for path in pathlib.Path(__file__).parent.glob('test_*.py'):
+    for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
+      if isinstance(node, ast.Call) and 'run_command' in ast.unparse(node.func):
+        found |= {a.value for a in node.args[:1] if isinstance(a, ast.Constant)}
+  return found
+
+
+def test_every_command_is_run_by_a_test():
+  commands = find_commands(TEXT)
+  assert len(commands) > 10
+  assert commands <= commands_that_tests_run() | SHORT.keys()
+
+
+def test_commands_are_found_over_the_end_of_a_line():
+  text = '`examples/a.py` and `.venv/bin/python examples/b.py\n--c=d`, `e.py`'
+  assert find_commands(text) == {'examples/a.py', 'examples/b.py --c=d'}
+
+
+# Scripts that no other test runs, and how to make them short.
+SHORT = {
+  'examples/benchmarks/leave_one_out.py': ['--problems=1'],
+  'examples/benchmarks/many_sites.py': ['--smoke'],
+  'examples/benchmarks/partition.py': ['--smoke'],
+  'examples/benchmarks/semisupervised.py': ['--smoke'],
+}
+
+
+@pytest.mark.parametrize('command', SHORT)
+def test_script_runs(command, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)  # what it writes goes to `outputs/`
+  assert scripts.run_command(command, *SHORT[command])
+
+
+def test_make_knows_its_targets():
+  targets = set(re.findall(r'`?make ([a-z-]+)', TEXT))
+  assert {'demo', 'test'} <= targets
+  subprocess.run(['make', '--dry-run', *targets], cwd=ROOT, check=True)
+
+
+def test_what_make_demo_runs_is_a_short_form_of_an_example():
+  printed = subprocess.run(
+    ['make', '--dry-run', 'demo'], cwd=ROOT, stdout=-1, text=True, check=True
+  ).stdout
+  (line,) = re.findall(r'examples/\S+.py .*', printed)
+  assert line.startswith('examples/semisupervised_mnist.py --demo ')
+
+
+def test_links_lead_somewhere():
+  titles = re.findall(r'^#+ (.*)$', TEXT, re.MULTILINE)
+  plain = [re.sub(r'[^\w -]', '', title).lower() for title in titles]
+  anchors = {title.replace(' ', '-') for title in plain}
+  for link in re.findall(r'\]\(([^)]+)\)', TEXT):
+    if link.startswith('#'):
+      assert link[1:] in anchors, link
+    elif not link.startswith('https://'):
+      assert (ROOT / link).exists(), link

@@ -23,6 +23,7 @@ import tensorflow_probability as tfp
 import tfp_rb
 
 _REPEATS = flags.DEFINE_integer('repeats', 60, 'Calls of each function.')
+_SMOKE = flags.DEFINE_bool('smoke', False, 'Small sizes, few calls.')
 
 tfd = tfp.distributions
 
@@ -38,7 +39,7 @@ def milliseconds(functions, repeats):
   for function in functions:
     function()
     function()
-  times = np.zeros([repeats, len(functions)])
+  times = np.zeros([2 if _SMOKE.value else repeats, len(functions)])
   for row in times:
     for i, function in enumerate(functions):
       start = time.perf_counter()
@@ -148,13 +149,13 @@ def _partition_of_product(make, logits, num_summed):
   return lambda: partition(logits, seed)
 
 
-def products():
-  rows, num_summed = 32, 16
-  bernoulli = tf.random.stateless_normal([rows, 200], seed=[3, 3]) * 4.0
-  categorical = tf.random.stateless_normal([rows, 20, 50], seed=[4, 4]) * 4.0
+def products(rows=32, num_summed=16, num_bernoullis=200, sites=20, size=50):
+  normal = tf.random.stateless_normal
+  bernoulli = normal([rows, num_bernoullis], seed=[3, 3]) * 4.0
+  categorical = normal([rows, sites, size], seed=[4, 4]) * 4.0
   for name, make, logits in (
-    ('200 Bernoullis', tfd.Bernoulli, bernoulli),
-    ('20 Categoricals of 50', tfd.Categorical, categorical),
+    (f'{num_bernoullis} Bernoullis', tfd.Bernoulli, bernoulli),
+    (f'{sites} Categoricals of {size}', tfd.Categorical, categorical),
   ):
     times = milliseconds(
       [_partition_of_product(make, logits, num_summed)], _REPEATS.value
@@ -165,12 +166,12 @@ def products():
 def main(argv):
   del argv
   print('Top-5 and one draw from the rest over log_softmax (target: 3)')
-  for rows, size in _SIZES:
+  for rows, size in ((2, 100),) if _SMOKE.value else _SIZES:
     partition_over_log_softmax(rows, size)
   print('\nexpectation over the surrogate by hand, MLP (target: 1.05)')
   expectation_over_by_hand()
   print('\nProducts')
-  products()
+  products(*(2, 2, 3, 2, 3) if _SMOKE.value else ())
 
 
 if __name__ == '__main__':

@@ -70,7 +70,7 @@ def make_data(num_calls, per_call):
   return data, mnist.source
 
 
-def our_rows(methods, data, num_calls):
+def our_rows(methods, data, num_calls, compiled=True):
   """The methods, and `fit` against the bare loop: rows by their names."""
   calls = [tuple(tf.constant(x[i]) for x in data) for i in range(len(data[0]))]
   per_call = data[0].shape[1]
@@ -78,8 +78,8 @@ def our_rows(methods, data, num_calls):
   loop = functools.partial(step_times.loop, steps_per_call=per_call)
   rows = {}
   for method in methods:
-    model = experiment.make_model(method, seed=0)
-    step = tf.function(model.train_step, autograph=False, jit_compile=True)
+    model = experiment.make_model(method, seed=0, jit_compile=compiled)
+    step = tf.function(model.train_step, autograph=False, jit_compile=compiled)
     rows['tfp_rb', method] = loop(step, calls[:num_calls])
     if method == RB[1]:
       fit = functools.partial(
@@ -149,7 +149,7 @@ def main(argv):
     methods = [RB[1]]
   data, source = make_data(epoch, per_call)
   gradients, failed = others.peers(FLAGS.torch_compile and not FLAGS.smoke)
-  rows = our_rows(methods, data, num_calls)
+  rows = our_rows(methods, data, num_calls, compiled=not FLAGS.smoke)
   if gradients:
     rows.update(others.peer_rows(gradients, data, num_calls))
   rows, unable = step_times.warm_up(rows)
