@@ -1,6 +1,8 @@
 """Rao-Blackwellized gradients of expectations over discrete distributions."""
 
 import importlib
+import types
+import typing
 
 from tfp_rb import baselines, samplers, testing, vi
 from tfp_rb._atoms import Atoms
@@ -51,8 +53,14 @@ __all__ = [
   'vi',
 ]
 
+# Type checkers are to know what `__getattr__` imports.
+if typing.TYPE_CHECKING:
+  from tfp_rb import datasets as datasets
+  from tfp_rb import diagnostics as diagnostics
+  from tfp_rb import models as models
 
-def __getattr__(name):
+
+def __getattr__(name: str) -> types.ModuleType:
   # Imported when asked for: the core does without Keras.
   if name in ('datasets', 'diagnostics', 'models'):
     return importlib.import_module(f'tfp_rb.{name}')

@@ -1,11 +1,11 @@
 """Where `f` is evaluated: atoms and their weights."""
 
-from collections.abc import Callable
 import contextlib
 from typing import NamedTuple
 
 import tensorflow as tf
 
+from tfp_rb._types import Integrand
 from tfp_rb.partitions.base import find_partition
 
 __all__ = [
@@ -47,7 +47,7 @@ class Atoms(NamedTuple):
   weights: tf.Tensor
   log_prob: tf.Tensor
   num_summed: int | tf.Tensor
-  mean_of_others: Callable | None = None
+  mean_of_others: Integrand | None = None
 
 
 def is_draw(atoms):

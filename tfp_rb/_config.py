@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -10,6 +11,7 @@ import tensorflow_probability as tfp
 __all__ = ['Configurable', 'deserialize', 'serialize']
 
 _BIJECTORS = ('Exp', 'Softplus')
+_Self = TypeVar('_Self', bound='Configurable')
 
 
 class Configurable(tf.Module):
@@ -36,7 +38,7 @@ class Configurable(tf.Module):
     ]
     return f'{type(self).__name__}({", ".join(settings)})'
 
-  def get_config(self):
+  def get_config(self) -> dict[str, Any]:
     """Returns the constructor's arguments as plain data, fit for JSON."""
     config = {}
     for name in self._argument_names():
@@ -51,7 +53,7 @@ class Configurable(tf.Module):
     return config
 
   @classmethod
-  def from_config(cls, config):
+  def from_config(cls: type[_Self], config: dict[str, Any]) -> _Self:
     """Returns a new object built from the result of `get_config`."""
     return cls(**{name: deserialize(v) for name, v in config.items()})
 

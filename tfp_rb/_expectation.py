@@ -4,14 +4,21 @@ import tensorflow as tf
 
 from tfp_rb import _checks, _evaluations, _gradient, _random, baselines
 from tfp_rb._rao_blackwell import rao_blackwellize
+from tfp_rb._types import Distribution, Integrand, Seed, do_not_convert
 from tfp_rb.estimators import REINFORCE
 from tfp_rb.estimators.base import Estimate, GradientEstimator
 
 __all__ = ['expectation']
 
 
-@tf.autograph.experimental.do_not_convert
-def expectation(f, distribution, estimator=None, seed=None, name=None):
+@do_not_convert
+def expectation(
+  f: Integrand,
+  distribution: Distribution,
+  estimator: GradientEstimator | None = None,
+  seed: Seed = None,
+  name: str | None = None,
+) -> tf.Tensor:
   """Estimates `E_q[f(z)]` over a discrete `q`, and how it is differentiated.
 
   ```none

@@ -15,7 +15,11 @@ __all__ = ['LocalExpectation', 'local_expectation', 'site_of']
 tfd = tfp.distributions
 
 
-def local_expectation(estimator, num_summed, sites_per_call=None):
+def local_expectation(
+  estimator: GradientEstimator,
+  num_summed: int,
+  sites_per_call: int | None = None,
+) -> GradientEstimator:
   """Returns `estimator`, applied to each site of a product on its own.
 
   ```none

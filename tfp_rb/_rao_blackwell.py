@@ -1,10 +1,13 @@
 """Rao-Blackwellization: sums the best atoms, draws the rest."""
 
+from collections.abc import Callable
+
 import tensorflow as tf
 
 from tfp_rb import _checks, samplers
 from tfp_rb._atoms import draw_atoms, make_atoms
 from tfp_rb._summed_sets import atoms_of_budget, partition_into
+from tfp_rb._types import Distribution, TensorLike
 from tfp_rb.estimators.base import GradientEstimator
 from tfp_rb.partitions.base import find_partition, partition
 
@@ -12,8 +15,12 @@ __all__ = ['rao_blackwellize']
 
 
 def rao_blackwellize(
-  estimator, num_summed=None, budget=None, atoms=None, sampler=None
-):
+  estimator: GradientEstimator,
+  num_summed: int | None = None,
+  budget: int | None = None,
+  atoms: Callable[[Distribution], TensorLike] | None = None,
+  sampler: samplers.Sampler | None = None,
+) -> GradientEstimator:
   """Returns `estimator` with its most probable atoms summed exactly.
 
   ```none

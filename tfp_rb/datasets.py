@@ -7,7 +7,7 @@ import os
 import pathlib
 import socket
 import threading
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 import warnings
 
 import numpy as np
@@ -49,12 +49,15 @@ class SemiSupervised(NamedTuple):
     validation: What step sizes are chosen by.
   """
 
-  labeled: tuple
-  unlabeled: tuple
-  validation: tuple
+  labeled: tuple[np.ndarray, np.ndarray]
+  unlabeled: tuple[np.ndarray, np.ndarray]
+  validation: tuple[np.ndarray, np.ndarray]
 
 
-def load_mnist(source='auto', data_dir=None):
+def load_mnist(
+  source: Literal['auto', 'embedded', 'tfds'] = 'auto',
+  data_dir: str | os.PathLike[str] | None = None,
+) -> MNIST:
   """Loads MNIST by TensorFlow Datasets, or a part of it from this package.
 
   What TFDS has prepared is used at once. Else it downloads, but only if the
@@ -177,7 +180,9 @@ def _load_embedded():
     )
 
 
-def split_mnist(mnist, num_labeled=None, seed=_PAPERS_SEED):
+def split_mnist(
+  mnist: MNIST, num_labeled: int | None = None, seed: int = _PAPERS_SEED
+) -> SemiSupervised:
   """Splits the training images as the semi-supervised experiment of [1] does.
 
   A sixth is for validation; of the rest 5,000 are labeled. These are the very

@@ -1,7 +1,6 @@
 """How the rest is drawn: independently, stratified, or without replacement."""
 
 import abc
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +9,8 @@ import tensorflow as tf
 from tfp_rb import _random, _subsets
 from tfp_rb._atoms import draw_rest, refuse_interception
 from tfp_rb._config import Configurable
+from tfp_rb._types import Distribution, Integrand, StatelessSeed
+from tfp_rb.partitions.base import Partition
 from tfp_rb.partitions.exclusion import exclude
 
 __all__ = ['Draws', 'IID', 'Sampler', 'Stratified', 'WithoutReplacement']
@@ -28,7 +29,7 @@ class Draws(NamedTuple):
 
   values: tf.Tensor
   shares: tf.Tensor
-  mean_of_others: Callable | None = None
+  mean_of_others: Integrand | None = None
 
 
 class Sampler(Configurable, metaclass=abc.ABCMeta):
@@ -44,12 +45,18 @@ class Sampler(Configurable, metaclass=abc.ABCMeta):
   ```
   """
 
-  def check(self, num_draws):
+  def check(self, num_draws: int) -> None:
     """Raises where so many draws cannot be made."""
     del num_draws
 
   @abc.abstractmethod
-  def draw(self, distribution, partition, num_draws, seed):
+  def draw(
+    self,
+    distribution: Distribution,
+    partition: Partition,
+    num_draws: int,
+    seed: StatelessSeed,
+  ) -> Draws:
     """Draws from the rest of a partition.
 
     Args:
@@ -75,7 +82,13 @@ class IID(Sampler):
   ```
   """
 
-  def draw(self, distribution, partition, num_draws, seed):
+  def draw(
+    self,
+    distribution: Distribution,
+    partition: Partition,
+    num_draws: int,
+    seed: StatelessSeed,
+  ) -> Draws:
     del distribution
     num_summed = partition.values.shape[0]
     values = draw_rest(partition, num_summed, num_draws, seed)
@@ -109,7 +122,13 @@ class Stratified(Sampler):
        8.4 and 10.3. https://artowen.su.domains/mc/
   """
 
-  def draw(self, distribution, partition, num_draws, seed):
+  def draw(
+    self,
+    distribution: Distribution,
+    partition: Partition,
+    num_draws: int,
+    seed: StatelessSeed,
+  ) -> Draws:
     refuse_interception()
     with _random.stratified(num_draws) as calls:
       values = partition.sample_rest(num_draws, seed)
@@ -171,7 +190,7 @@ class WithoutReplacement(Sampler):
        https://arxiv.org/abs/2002.06043
   """
 
-  def check(self, num_draws):
+  def check(self, num_draws: int) -> None:
     if num_draws > _subsets.MOST_DRAWS:
       raise ValueError(
         f'`num_samples` must be at most {_subsets.MOST_DRAWS} without '
@@ -179,7 +198,13 @@ class WithoutReplacement(Sampler):
         f'but is {num_draws}. Draw fewer, or use `samplers.IID()`.'
       )
 
-  def draw(self, distribution, partition, num_draws, seed):
+  def draw(
+    self,
+    distribution: Distribution,
+    partition: Partition,
+    num_draws: int,
+    seed: StatelessSeed,
+  ) -> Draws:
     self.check(num_draws)
     num_summed, num_values = partition.values.shape[0], partition.num_values
     if num_values is not None and num_summed + num_draws > num_values:

@@ -1,5 +1,6 @@
 """Tests for users who bring an estimator or a distribution of their own."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -8,6 +9,8 @@ import tensorflow_probability as tfp
 
 from tfp_rb import _enumeration, _random
 from tfp_rb._expectation import expectation
+from tfp_rb._types import Problem, StatelessSeed, TensorLike
+from tfp_rb.estimators.base import GradientEstimator
 from tfp_rb.partitions.base import registered_function
 
 __all__ = ['UnbiasednessReport', 'assert_unbiased']
@@ -46,14 +49,14 @@ _DEFAULT_LOGITS = ((0.3, 1.0, -0.5, 0.0, 2.0), (1.5, -1.0, 0.2, 0.8, -0.3))
 
 
 def assert_unbiased(
-  estimator,
-  problem=None,
-  parameters=None,
-  detectable_bias=0.02,
-  false_fail_rate=1e-6,
-  most_draws=2**24,
-  seed=(20, 19),
-):
+  estimator: GradientEstimator,
+  problem: Problem | None = None,
+  parameters: Sequence[TensorLike] | None = None,
+  detectable_bias: float = 0.02,
+  false_fail_rate: float = 1e-6,
+  most_draws: int = 2**24,
+  seed: StatelessSeed = (20, 19),
+) -> UnbiasednessReport:
   """Raises `AssertionError` if value or gradient of `estimator` is biased.
 
   Where the support can be enumerated and the estimator has no noise of its own,

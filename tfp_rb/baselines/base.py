@@ -5,7 +5,9 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tfp_rb._atoms import Atoms
 from tfp_rb._config import Configurable
+from tfp_rb._types import Distribution
 
 __all__ = ['Baseline', 'Correction']
 
@@ -38,13 +40,19 @@ class Baseline(Configurable, metaclass=abc.ABCMeta):
   ```
   """
 
-  def num_extra(self, num_atoms):
+  def num_extra(self, num_atoms: int) -> int:
     """Number of further draws from `q` at which `f` is to be evaluated."""
     del num_atoms
     return 0
 
   @abc.abstractmethod
-  def evaluate(self, distribution, atoms, value, extra_value):
+  def evaluate(
+    self,
+    distribution: Distribution,
+    atoms: Atoms,
+    value: tf.Tensor,
+    extra_value: tf.Tensor,
+  ) -> Correction:
     """Returns the `Correction`.
 
     Args:

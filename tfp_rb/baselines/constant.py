@@ -3,6 +3,8 @@
 import numpy as np
 import tensorflow as tf
 
+from tfp_rb._atoms import Atoms
+from tfp_rb._types import Distribution, Numeric
 from tfp_rb.baselines._draws import check_level
 from tfp_rb.baselines.base import Baseline, Correction
 
@@ -42,7 +44,7 @@ class Constant(Baseline):
   ```
   """
 
-  def __init__(self, level=0.0, name=None):
+  def __init__(self, level: Numeric = 0.0, name: str | None = None) -> None:
     """Makes the baseline.
 
     Args:
@@ -52,6 +54,12 @@ class Constant(Baseline):
     super().__init__(name=name)
     self.level = level
 
-  def evaluate(self, distribution, atoms, value, extra_value):
+  def evaluate(
+    self,
+    distribution: Distribution,
+    atoms: Atoms,
+    value: tf.Tensor,
+    extra_value: tf.Tensor,
+  ) -> Correction:
     del distribution, atoms, extra_value
     return Correction(check_level(self.level, value))

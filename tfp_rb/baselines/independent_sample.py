@@ -1,5 +1,9 @@
 """REINFORCE+: the value at an independent draw."""
 
+import tensorflow as tf
+
+from tfp_rb._atoms import Atoms
+from tfp_rb._types import Distribution
 from tfp_rb.baselines.base import Baseline, Correction
 
 __all__ = ['IndependentSample']
@@ -27,7 +31,7 @@ class IndependentSample(Baseline):
        distributions. ICML 2019, section 5. https://arxiv.org/abs/1810.04777
   """
 
-  def __init__(self, shared=True, name=None):
+  def __init__(self, shared: bool = True, name: str | None = None) -> None:
     """Makes the baseline.
 
     Args:
@@ -37,9 +41,15 @@ class IndependentSample(Baseline):
     super().__init__(name=name)
     self.shared = bool(shared)
 
-  def num_extra(self, num_atoms):
+  def num_extra(self, num_atoms: int) -> int:
     return 1 if self.shared else num_atoms
 
-  def evaluate(self, distribution, atoms, value, extra_value):
+  def evaluate(
+    self,
+    distribution: Distribution,
+    atoms: Atoms,
+    value: tf.Tensor,
+    extra_value: tf.Tensor,
+  ) -> Correction:
     del distribution, atoms, value
     return Correction(extra_value)

@@ -2,6 +2,8 @@
 
 import tensorflow as tf
 
+from tfp_rb._atoms import Atoms
+from tfp_rb._types import Distribution, Numeric
 from tfp_rb.baselines._draws import mean_over_draws
 from tfp_rb.baselines.base import Baseline, Correction
 
@@ -29,7 +31,9 @@ class Learned(Baseline):
   ```
   """
 
-  def __init__(self, initial_value=0.0, name=None):
+  def __init__(
+    self, initial_value: Numeric = 0.0, name: str | None = None
+  ) -> None:
     """Makes the baseline.
 
     Args:
@@ -46,7 +50,13 @@ class Learned(Baseline):
       name='level',
     )
 
-  def evaluate(self, distribution, atoms, value, extra_value):
+  def evaluate(
+    self,
+    distribution: Distribution,
+    atoms: Atoms,
+    value: tf.Tensor,
+    extra_value: tf.Tensor,
+  ) -> Correction:
     del distribution, extra_value
     level = tf.cast(self.level, value.dtype)
     return Correction(

@@ -1,7 +1,11 @@
 """The other draws as a baseline."""
 
+from typing import Literal
+
 import tensorflow as tf
 
+from tfp_rb._atoms import Atoms
+from tfp_rb._types import Distribution
 from tfp_rb.baselines._draws import draws_and_sums
 from tfp_rb.baselines.base import Baseline, Correction
 
@@ -68,7 +72,11 @@ class LeaveOneOut(Baseline):
 
   _FORMS = ('mixed', 'rest', 'all')
 
-  def __init__(self, form='mixed', name=None):
+  def __init__(
+    self,
+    form: Literal['mixed', 'rest', 'all'] = 'mixed',
+    name: str | None = None,
+  ) -> None:
     """Makes the baseline.
 
     Args:
@@ -86,7 +94,13 @@ class LeaveOneOut(Baseline):
       )
     self.form = form
 
-  def evaluate(self, distribution, atoms, value, extra_value):
+  def evaluate(
+    self,
+    distribution: Distribution,
+    atoms: Atoms,
+    value: tf.Tensor,
+    extra_value: tf.Tensor,
+  ) -> Correction:
     del distribution, extra_value
     parts = draws_and_sums('LeaveOneOut', atoms, value)
     summed = parts.summed(value)

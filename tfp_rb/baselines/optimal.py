@@ -2,6 +2,8 @@
 
 import tensorflow as tf
 
+from tfp_rb._atoms import Atoms
+from tfp_rb._types import Distribution
 from tfp_rb.baselines._draws import draws_and_sums
 from tfp_rb.baselines.base import Baseline, Correction
 from tfp_rb.partitions.base import find_partition
@@ -38,7 +40,13 @@ class Optimal(Baseline):
        inference. AISTATS 2014, section 3.2. https://arxiv.org/abs/1401.0118
   """
 
-  def evaluate(self, distribution, atoms, value, extra_value):
+  def evaluate(
+    self,
+    distribution: Distribution,
+    atoms: Atoms,
+    value: tf.Tensor,
+    extra_value: tf.Tensor,
+  ) -> Correction:
     del extra_value
     parts = draws_and_sums('Optimal', atoms, value)
     if atoms.mean_of_others is not None:

@@ -1,13 +1,16 @@
 """The propositions of the paper, beside what they bound."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
 
 from tfp_rb import _checks
 from tfp_rb._rao_blackwell import rao_blackwellize
+from tfp_rb._types import Problem, TensorLike
 from tfp_rb.diagnostics._mass import rest_mass
 from tfp_rb.diagnostics._moments import enumerate_all, total_variance
+from tfp_rb.estimators.base import GradientEstimator
 from tfp_rb.partitions.base import find_partition
 
 __all__ = ['VarianceBound', 'variance_bounds']
@@ -33,7 +36,12 @@ class VarianceBound(NamedTuple):
   bound: float
 
 
-def variance_bounds(estimator, problem, parameters, budget=None):
+def variance_bounds(
+  estimator: GradientEstimator,
+  problem: Problem,
+  parameters: Sequence[TensorLike],
+  budget: int | None = None,
+) -> list[VarianceBound]:
   """Returns exact variances of the gradient and the bounds of the paper.
 
   For `g` that depends on its own atom only, and `k` atoms summed,

@@ -1,8 +1,10 @@
 """Several estimators side by side, at equal evaluations of `f`."""
 
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from tfp_rb.diagnostics._moments import GradientMoments
+from tfp_rb.estimators.base import GradientEstimator
 
 __all__ = ['Comparison', 'compare']
 
@@ -24,12 +26,15 @@ class Comparison(NamedTuple):
   name: str
   num_evaluations: int
   variance: float
-  interval: tuple
+  interval: tuple[float, float]
   bias: float | None
   product: float
 
 
-def compare(estimators, measure):
+def compare(
+  estimators: Mapping[str, GradientEstimator],
+  measure: Callable[[GradientEstimator], GradientMoments],
+) -> list[Comparison]:
   """Returns rows of estimators, the best at equal evaluations of `f` first.
 
   The evaluations are counted, not declared: they are the atoms that `f` was

@@ -2,12 +2,13 @@
 
 import tensorflow as tf
 
+from tfp_rb._types import Distribution
 from tfp_rb.partitions.base import partition
 
 __all__ = ['rest_mass']
 
 
-def rest_mass(distribution, num_summed):
+def rest_mass(distribution: Distribution, num_summed: int) -> tf.Tensor:
   """Returns `q(rest)` after `0, 1, ..., num_summed` values were summed.
 
   Added up from the smallest, never `1 - sum`, so that small masses are right.

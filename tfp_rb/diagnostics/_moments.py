@@ -1,11 +1,14 @@
 """Mean, variance and bias of a gradient, and these by enumeration."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from tfp_rb import _checks, _enumeration
+from tfp_rb._types import Problem, TensorLike
+from tfp_rb.estimators.base import GradientEstimator
 
 __all__ = [
   'GradientMoments',
@@ -34,16 +37,21 @@ class GradientMoments(NamedTuple):
     is_exact: Python `bool`, whether all outcomes were enumerated.
   """
 
-  mean: list
+  mean: list[np.ndarray]
   variance: float
-  interval: tuple
+  interval: tuple[float, float]
   bias: float | None
-  bias_interval: tuple | None
+  bias_interval: tuple[float, float] | None
   num_evaluations: int | None
   is_exact: bool
 
 
-def exact_moments(estimator, problem, parameters, most_outcomes=20_000):
+def exact_moments(
+  estimator: GradientEstimator,
+  problem: Problem,
+  parameters: Sequence[TensorLike],
+  most_outcomes: int = 20_000,
+) -> GradientMoments:
   """Returns exact moments of the gradient, by enumeration of all outcomes.
 
   ```none

@@ -1,10 +1,14 @@
 """Mean, variance and bias of the gradient of any loss, from pairs of draws."""
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 
 from tfp_rb import _checks
 from tfp_rb._evaluations import count_evaluations
+from tfp_rb._types import TensorLike
 from tfp_rb.diagnostics._moments import GradientMoments, flat
 
 __all__ = [
@@ -17,7 +21,13 @@ __all__ = [
 _NORMAL_95 = 1.959964
 
 
-def sampled_moments(loss, variables, num_pairs=100, reference=None, seed=0):
+def sampled_moments(
+  loss: Callable[[tf.Tensor], tf.Tensor],
+  variables: Sequence[Any],
+  num_pairs: int = 100,
+  reference: Sequence[TensorLike] | None = None,
+  seed: int = 0,
+) -> GradientMoments:
   """Returns moments of the gradient of any loss, from pairs of gradients.
 
   Half the squared distance of two independent gradients has the total variance

@@ -1,6 +1,16 @@
 """Plots that can be told apart without colours."""
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
+
+from tfp_rb._types import TensorLike
+from tfp_rb.diagnostics._bounds import VarianceBound
+from tfp_rb.diagnostics._compare import Comparison
+
+if TYPE_CHECKING:  # matplotlib is loaded when something is plotted
+  from matplotlib.axes import Axes
 
 __all__ = ['plot_bounds', 'plot_mass', 'plot_variance']
 
@@ -8,7 +18,9 @@ _MARKERS = 'osD^vxP*'
 _LINES = ('-', '--', '-.', ':')
 
 
-def plot_variance(rows, ax=None):
+def plot_variance(
+  rows: Sequence[Comparison], ax: 'Axes | None' = None
+) -> 'Axes':
   """Plots variances against evaluations of `f`, with their intervals.
 
   Args:
@@ -59,7 +71,9 @@ def plot_variance(rows, ax=None):
   return _with_whole_numbers(ax)
 
 
-def plot_mass(masses, ax=None, label=None):
+def plot_mass(
+  masses: TensorLike, ax: 'Axes | None' = None, label: str | None = None
+) -> 'Axes':
   """Plots `q(rest)` against the number of summed values.
 
   Args:
@@ -99,7 +113,9 @@ def plot_mass(masses, ax=None, label=None):
   return _with_whole_numbers(ax)
 
 
-def plot_bounds(rows, ax=None):
+def plot_bounds(
+  rows: Sequence[VarianceBound], ax: 'Axes | None' = None
+) -> 'Axes':
   """Plots variances and the bounds of the paper against summed atoms.
 
   Args:

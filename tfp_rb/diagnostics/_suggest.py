@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from tfp_rb import _checks, baselines
 from tfp_rb._rao_blackwell import rao_blackwellize
+from tfp_rb._types import Distribution, Integrand, StatelessSeed
 from tfp_rb.diagnostics._closed_forms import proposition_2, variance
 from tfp_rb.diagnostics._support import tabulate
 from tfp_rb.estimators import REINFORCE, Exact
@@ -47,10 +48,16 @@ class Suggestion(NamedTuple):
   num_samples: int | None
   variance: float
   reason: str
-  table: list
+  table: list[Option]
 
 
-def suggest(f, distribution, budget, most_evaluations=1024, seed=(0, 0)):
+def suggest(
+  f: Integrand,
+  distribution: Distribution,
+  budget: int,
+  most_evaluations: int = 1024,
+  seed: StatelessSeed = (0, 0),
+) -> Suggestion:
   """Returns the estimator of least variance for `budget` evaluations of `f`.
 
   Compared are, each unbiased and at `budget` evaluations (`Exact` at fewer),

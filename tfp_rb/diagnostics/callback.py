@@ -1,10 +1,14 @@
 """A Keras callback that measures while a model is trained."""
 
+import os
+from typing import Any
+
 import keras
 import numpy as np
 import tensorflow as tf
 
 from tfp_rb import _checks
+from tfp_rb._types import TensorLike
 from tfp_rb.diagnostics._pairs import gradients_of, measure_pairs
 
 __all__ = ['GradientVariance']
@@ -43,7 +47,14 @@ class GradientVariance(keras.callbacks.Callback):
   ```
   """
 
-  def __init__(self, log_dir, batch, every=1, num_pairs=10, seed=0):
+  def __init__(
+    self,
+    log_dir: str | os.PathLike[str],
+    batch: TensorLike,
+    every: int = 1,
+    num_pairs: int = 10,
+    seed: int = 0,
+  ) -> None:
     """Makes the callback.
 
     Args:
@@ -64,7 +75,7 @@ class GradientVariance(keras.callbacks.Callback):
     self._writer = None
     self._gradient = None
 
-  def set_model(self, model):
+  def set_model(self, model: keras.Model) -> None:
     if not hasattr(model, 'step_loss'):
       raise TypeError(
         '`GradientVariance` needs a model with `step_loss`, such as those of '
@@ -74,10 +85,12 @@ class GradientVariance(keras.callbacks.Callback):
     super().set_model(model)
     self._gradient = tf.function(self._gradient_and_rest, autograph=False)
 
-  def on_train_begin(self, logs=None):
+  def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
     self._writer = tf.summary.create_file_writer(str(self.log_dir))
 
-  def on_epoch_end(self, epoch, logs=None):
+  def on_epoch_end(
+    self, epoch: int, logs: dict[str, Any] | None = None
+  ) -> None:
     if (epoch + 1) % self.every:
       return
     rests = []
@@ -101,7 +114,7 @@ class GradientVariance(keras.callbacks.Callback):
       tf.summary.scalar('rest', np.mean(rests))
     self._writer.flush()
 
-  def on_train_end(self, logs=None):
+  def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
     self._writer.close()
 
   def _gradient_and_rest(self, seed):

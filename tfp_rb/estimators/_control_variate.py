@@ -6,6 +6,14 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tfp_rb import _checks, _gradient, _random
+from tfp_rb._atoms import Atoms
+from tfp_rb._types import (
+  Distribution,
+  Integrand,
+  Numeric,
+  StatelessSeed,
+  Temperature,
+)
 from tfp_rb.estimators._relaxation import linear_in, relaxation_of
 from tfp_rb.estimators._relaxed import RelaxedEstimator, call_at_floats
 from tfp_rb.estimators.base import Estimate
@@ -48,17 +56,30 @@ class RelaxedControlVariate(RelaxedEstimator):
   num_references = 0
 
   def __init__(
-    self, temperature, scale=1.0, restricted=None, num_samples=1, name=None
-  ):
+    self,
+    temperature: Temperature,
+    scale: Numeric = 1.0,
+    restricted: bool | None = None,
+    num_samples: int = 1,
+    name: str | None = None,
+  ) -> None:
     super().__init__(temperature, restricted, num_samples, name)
     read_scalar(scale, tf.float32, 'scale', is_positive=False)
     self.scale = scale
 
   @abc.abstractmethod
-  def control_variate_at(self, f, relaxed, distribution):
+  def control_variate_at(
+    self, f: Integrand, relaxed: tf.Tensor, distribution: Distribution
+  ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns `c` at relaxed atoms, `[n] + batch_shape`, and its slope."""
 
-  def evaluate(self, f, distribution, atoms, seed):
+  def evaluate(
+    self,
+    f: Integrand,
+    distribution: Distribution,
+    atoms: Atoms,
+    seed: StatelessSeed,
+  ) -> Estimate:
     relaxation = relaxation_of(distribution, type(self).__name__)
     one_hot = relaxation.to_one_hot(atoms.values)
     inputs = relaxation.to_event(one_hot)

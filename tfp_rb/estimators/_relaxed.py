@@ -3,6 +3,9 @@
 import tensorflow as tf
 
 from tfp_rb import _checks
+from tfp_rb._atoms import Atoms
+from tfp_rb._types import Distribution, Temperature
+from tfp_rb.estimators._relaxation import Relaxation
 from tfp_rb.estimators.base import GradientEstimator
 from tfp_rb.estimators.temperature import check_temperature, read_scalar
 
@@ -17,7 +20,13 @@ __all__ = [
 class RelaxedEstimator(GradientEstimator):
   """Base class of the estimators that draw Gumbel noise given the atom."""
 
-  def __init__(self, temperature, restricted=None, num_samples=1, name=None):
+  def __init__(
+    self,
+    temperature: Temperature,
+    restricted: bool | None = None,
+    num_samples: int = 1,
+    name: str | None = None,
+  ) -> None:
     """Stores the settings.
 
     Args:
@@ -37,13 +46,15 @@ class RelaxedEstimator(GradientEstimator):
     self.temperature = temperature
     self.restricted = restricted
 
-  def read_temperature(self, dtype, distribution):
+  def read_temperature(
+    self, dtype: tf.DType, distribution: Distribution
+  ) -> tf.Tensor:
     """The present temperature, checked as `distribution` checks itself."""
     return read_scalar(
       self.temperature, dtype, 'temperature', True, distribution.validate_args
     )
 
-  def is_restricted(self, relaxation, atoms):
+  def is_restricted(self, relaxation: Relaxation, atoms: Atoms) -> bool:
     """Whether the relaxation is that of `q` given the rest."""
     if isinstance(atoms.num_summed, int) and atoms.num_summed == 0:
       return False  # the rest is everything

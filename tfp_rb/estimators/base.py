@@ -1,13 +1,14 @@
 """What a gradient estimator is."""
 
 import abc
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from tfp_rb import _checks
-from tfp_rb._atoms import draw_atoms
+from tfp_rb._atoms import Atoms, draw_atoms
 from tfp_rb._config import Configurable
+from tfp_rb._types import Distribution, Integrand, StatelessSeed
 
 __all__ = ['Estimate', 'GradientEstimator', 'innermost']
 
@@ -59,7 +60,7 @@ class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
 
   differentiates_f = False  # by the atoms: then these are floating-point
 
-  def __init__(self, num_samples=1, name=None):
+  def __init__(self, num_samples: int = 1, name: str | None = None) -> None:
     """Stores how many atoms are drawn.
 
     Args:
@@ -71,11 +72,13 @@ class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
     self._num_samples = _checks.check_int(num_samples, 'num_samples', minimum=1)
 
   @property
-  def num_samples(self):
+  def num_samples(self) -> int:
     """Number of draws."""
     return self._num_samples
 
-  def sample_atoms(self, distribution, seed):
+  def sample_atoms(
+    self, distribution: Distribution, seed: StatelessSeed
+  ) -> Atoms:
     """Chooses where `f` is evaluated.
 
     Args:
@@ -88,7 +91,13 @@ class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
     return draw_atoms(distribution, self.num_samples, seed)
 
   @abc.abstractmethod
-  def evaluate(self, f, distribution, atoms, seed):
+  def evaluate(
+    self,
+    f: Integrand,
+    distribution: Distribution,
+    atoms: Atoms,
+    seed: StatelessSeed,
+  ) -> Estimate:
     """Evaluates `f`, once, and makes an estimate at each atom.
 
     Args:
@@ -103,13 +112,15 @@ class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
       estimate: An `Estimate`.
     """
 
+  # Of any type, since those of Keras are no `tf.Variable`s.
+
   @property
-  def variables(self):
+  def variables(self) -> tuple[Any, ...]:
     """All variables, those of attached Keras networks included."""
     return _merged(super().variables, self, 'variables')
 
   @property
-  def trainable_variables(self):
+  def trainable_variables(self) -> tuple[Any, ...]:
     """Trainable variables, those of attached Keras networks included."""
     return _merged(super().trainable_variables, self, 'trainable_variables')
 

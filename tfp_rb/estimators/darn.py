@@ -4,7 +4,9 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_rb import _gradient
+from tfp_rb._atoms import Atoms
 from tfp_rb._checks import is_wrapper
+from tfp_rb._types import Distribution, Integrand, StatelessSeed, TensorLike
 from tfp_rb.estimators._relaxed import value_and_slope, values_and_mean
 from tfp_rb.estimators.base import Estimate, GradientEstimator
 
@@ -55,7 +57,12 @@ class DARN(GradientEstimator):
 
   differentiates_f = True
 
-  def __init__(self, center=None, num_samples=1, name=None):
+  def __init__(
+    self,
+    center: TensorLike | None = None,
+    num_samples: int = 1,
+    name: str | None = None,
+  ) -> None:
     """Makes the estimator.
 
     Args:
@@ -68,7 +75,13 @@ class DARN(GradientEstimator):
     super().__init__(num_samples=num_samples, name=name)
     self.center = center
 
-  def evaluate(self, f, distribution, atoms, seed):
+  def evaluate(
+    self,
+    f: Integrand,
+    distribution: Distribution,
+    atoms: Atoms,
+    seed: StatelessSeed,
+  ) -> Estimate:
     del seed
     values, mean = values_and_mean(atoms, distribution, self)
     center = self._center(distribution, mean)

@@ -3,7 +3,8 @@
 import tensorflow as tf
 
 from tfp_rb import _gradient
-from tfp_rb._atoms import make_atoms
+from tfp_rb._atoms import Atoms, make_atoms
+from tfp_rb._types import Distribution, Integrand, StatelessSeed
 from tfp_rb.estimators.base import Estimate, GradientEstimator
 from tfp_rb.partitions.base import find_partition
 
@@ -29,7 +30,7 @@ class Exact(GradientEstimator):
   ```
   """
 
-  def __init__(self, name=None):
+  def __init__(self, name: str | None = None) -> None:
     """Makes the estimator.
 
     Args:
@@ -37,7 +38,9 @@ class Exact(GradientEstimator):
     """
     super().__init__(name=name)
 
-  def sample_atoms(self, distribution, seed):
+  def sample_atoms(
+    self, distribution: Distribution, seed: StatelessSeed
+  ) -> Atoms:
     del seed
     num_values = find_partition(distribution, 0).num_values
     if num_values is None or num_values > _MOST_VALUES:
@@ -51,7 +54,13 @@ class Exact(GradientEstimator):
     every = find_partition(distribution, num_values)
     return make_atoms(every, every.values, every.weights, num_values)
 
-  def evaluate(self, f, distribution, atoms, seed):
+  def evaluate(
+    self,
+    f: Integrand,
+    distribution: Distribution,
+    atoms: Atoms,
+    seed: StatelessSeed,
+  ) -> Estimate:
     del distribution, seed
     value = f(atoms.values)
     ratio = tf.cast(_gradient.likelihood_ratio(atoms.log_prob), value.dtype)

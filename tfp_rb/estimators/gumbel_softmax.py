@@ -3,6 +3,8 @@
 import tensorflow as tf
 
 from tfp_rb import _checks, _gradient
+from tfp_rb._atoms import Atoms
+from tfp_rb._types import Distribution, Integrand, StatelessSeed, Temperature
 from tfp_rb.estimators._relaxation import relaxation_of
 from tfp_rb.estimators._relaxed import RelaxedEstimator, value_and_slope
 from tfp_rb.estimators.base import Estimate
@@ -69,13 +71,13 @@ class GumbelSoftmax(RelaxedEstimator):
 
   def __init__(
     self,
-    temperature,
-    straight_through=True,
-    num_noises=1,
-    restricted=None,
-    num_samples=1,
-    name=None,
-  ):
+    temperature: Temperature,
+    straight_through: bool = True,
+    num_noises: int = 1,
+    restricted: bool | None = None,
+    num_samples: int = 1,
+    name: str | None = None,
+  ) -> None:
     """Makes the estimator.
 
     Args:
@@ -104,7 +106,13 @@ class GumbelSoftmax(RelaxedEstimator):
         '`num_samples` for that.'
       )
 
-  def evaluate(self, f, distribution, atoms, seed):
+  def evaluate(
+    self,
+    f: Integrand,
+    distribution: Distribution,
+    atoms: Atoms,
+    seed: StatelessSeed,
+  ) -> Estimate:
     relaxation = relaxation_of(distribution, type(self).__name__)
     one_hot = relaxation.to_one_hot(atoms.values)
     log_probs, log_score = relaxation.log_probs[tf.newaxis], None

@@ -3,6 +3,8 @@
 import tensorflow as tf
 
 from tfp_rb import _gradient
+from tfp_rb._atoms import Atoms
+from tfp_rb._types import Distribution, Integrand, StatelessSeed
 from tfp_rb.estimators._relaxed import value_and_slope, values_and_mean
 from tfp_rb.estimators.base import Estimate, GradientEstimator
 
@@ -45,7 +47,7 @@ class MuProp(GradientEstimator):
 
   differentiates_f = True
 
-  def __init__(self, num_samples=1, name=None):
+  def __init__(self, num_samples: int = 1, name: str | None = None) -> None:
     """Makes the estimator.
 
     Args:
@@ -54,7 +56,13 @@ class MuProp(GradientEstimator):
     """
     super().__init__(num_samples=num_samples, name=name)
 
-  def evaluate(self, f, distribution, atoms, seed):
+  def evaluate(
+    self,
+    f: Integrand,
+    distribution: Distribution,
+    atoms: Atoms,
+    seed: StatelessSeed,
+  ) -> Estimate:
     del seed
     values, mean = values_and_mean(atoms, distribution, self)
     center = tf.stop_gradient(mean)[tf.newaxis]

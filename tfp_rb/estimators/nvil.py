@@ -1,11 +1,14 @@
 """NVIL: the score function with a learned, input-dependent baseline."""
 
+from collections.abc import Callable
 import copy
+from typing import Any
 
 import tensorflow as tf
 
 from tfp_rb import _gradient
-from tfp_rb._atoms import is_draw
+from tfp_rb._atoms import Atoms, is_draw
+from tfp_rb._types import Distribution, Integrand, StatelessSeed
 from tfp_rb.baselines._draws import check_level, mean_over_draws
 from tfp_rb.estimators.base import Estimate, GradientEstimator
 
@@ -60,12 +63,12 @@ class NVIL(GradientEstimator):
 
   def __init__(
     self,
-    baseline,
-    center=False,
-    normalize=False,
-    num_samples=1,
-    name=None,
-  ):
+    baseline: tf.Tensor | tf.Variable | Callable[..., tf.Tensor],
+    center: bool = False,
+    normalize: bool = False,
+    num_samples: int = 1,
+    name: str | None = None,
+  ) -> None:
     """Makes the estimator.
 
     Args:
@@ -97,7 +100,7 @@ class NVIL(GradientEstimator):
         0.0, trainable=False, name='moving_variance'
       )
 
-  def with_inputs(self, *inputs):
+  def with_inputs(self, *inputs: Any) -> 'NVIL':
     """Returns this estimator with `baseline(*inputs)` for its baseline.
 
     Args:
@@ -110,7 +113,13 @@ class NVIL(GradientEstimator):
     bound.baseline = lambda: self.baseline(*inputs)
     return bound
 
-  def evaluate(self, f, distribution, atoms, seed):
+  def evaluate(
+    self,
+    f: Integrand,
+    distribution: Distribution,
+    atoms: Atoms,
+    seed: StatelessSeed,
+  ) -> Estimate:
     del seed
     value = f(atoms.values)
     given = self.baseline() if callable(self.baseline) else self.baseline

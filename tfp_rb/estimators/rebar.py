@@ -1,5 +1,8 @@
 """REBAR."""
 
+import tensorflow as tf
+
+from tfp_rb._types import Distribution, Integrand, Numeric, Temperature
 from tfp_rb.estimators._control_variate import RelaxedControlVariate
 from tfp_rb.estimators._relaxed import value_and_slope
 
@@ -67,8 +70,13 @@ class REBAR(RelaxedControlVariate):
   differentiates_f = True
 
   def __init__(
-    self, temperature, scale=1.0, restricted=None, num_samples=1, name=None
-  ):
+    self,
+    temperature: Temperature,
+    scale: Numeric = 1.0,
+    restricted: bool | None = None,
+    num_samples: int = 1,
+    name: str | None = None,
+  ) -> None:
     """Makes the estimator.
 
     Args:
@@ -86,5 +94,7 @@ class REBAR(RelaxedControlVariate):
     """
     super().__init__(temperature, scale, restricted, num_samples, name)
 
-  def control_variate_at(self, f, relaxed, distribution):
+  def control_variate_at(
+    self, f: Integrand, relaxed: tf.Tensor, distribution: Distribution
+  ) -> tuple[tf.Tensor, tf.Tensor]:
     return value_and_slope(f, relaxed, distribution, self)

@@ -3,7 +3,9 @@
 import tensorflow as tf
 
 from tfp_rb import _gradient
-from tfp_rb._atoms import draw_atoms
+from tfp_rb._atoms import Atoms, draw_atoms
+from tfp_rb._types import Distribution, Integrand, Numeric, StatelessSeed
+from tfp_rb.baselines.base import Baseline
 from tfp_rb.baselines.constant import as_baseline
 from tfp_rb.estimators.base import Estimate, GradientEstimator
 
@@ -48,7 +50,12 @@ class REINFORCE(GradientEstimator):
        https://arxiv.org/abs/1810.04777
   """
 
-  def __init__(self, baseline=None, num_samples=1, name=None):
+  def __init__(
+    self,
+    baseline: Baseline | Numeric | None = None,
+    num_samples: int = 1,
+    name: str | None = None,
+  ) -> None:
     """Makes the estimator.
 
     Args:
@@ -63,7 +70,13 @@ class REINFORCE(GradientEstimator):
     super().__init__(num_samples=num_samples, name=name)
     self.baseline = as_baseline(baseline)
 
-  def evaluate(self, f, distribution, atoms, seed):
+  def evaluate(
+    self,
+    f: Integrand,
+    distribution: Distribution,
+    atoms: Atoms,
+    seed: StatelessSeed,
+  ) -> Estimate:
     num_atoms = atoms.weights.shape[0]
     num_extra = self.baseline.num_extra(num_atoms)
     values = atoms.values

@@ -2,6 +2,8 @@
 
 import tensorflow as tf
 
+from tfp_rb._atoms import Atoms
+from tfp_rb._types import Distribution, Integrand, StatelessSeed, Temperature
 from tfp_rb.estimators._relaxation import linear_in, relaxation_of
 from tfp_rb.estimators._relaxed import value_and_slope
 from tfp_rb.estimators.base import Estimate, GradientEstimator
@@ -47,7 +49,12 @@ class ReinMax(GradientEstimator):
 
   differentiates_f = True
 
-  def __init__(self, temperature=1.0, num_samples=1, name=None):
+  def __init__(
+    self,
+    temperature: Temperature = 1.0,
+    num_samples: int = 1,
+    name: str | None = None,
+  ) -> None:
     """Makes the estimator.
 
     Args:
@@ -64,7 +71,13 @@ class ReinMax(GradientEstimator):
     check_temperature(temperature)
     self.temperature = temperature
 
-  def evaluate(self, f, distribution, atoms, seed):
+  def evaluate(
+    self,
+    f: Integrand,
+    distribution: Distribution,
+    atoms: Atoms,
+    seed: StatelessSeed,
+  ) -> Estimate:
     del seed
     relaxation = relaxation_of(distribution, type(self).__name__)
     one_hot = relaxation.to_one_hot(atoms.values)

@@ -1,7 +1,12 @@
 """RELAX."""
 
+from collections.abc import Callable
 import copy
+from typing import Any
 
+import tensorflow as tf
+
+from tfp_rb._types import Distribution, Integrand, Numeric, Temperature
 from tfp_rb.estimators._control_variate import RelaxedControlVariate
 from tfp_rb.estimators._relaxed import value_and_slope
 
@@ -65,13 +70,13 @@ class RELAX(RelaxedControlVariate):
 
   def __init__(
     self,
-    control_variate,
-    temperature,
-    scale=1.0,
-    restricted=None,
-    num_samples=1,
-    name=None,
-  ):
+    control_variate: Callable[..., tf.Tensor],
+    temperature: Temperature,
+    scale: Numeric = 1.0,
+    restricted: bool | None = None,
+    num_samples: int = 1,
+    name: str | None = None,
+  ) -> None:
     """Makes the estimator.
 
     Args:
@@ -101,7 +106,7 @@ class RELAX(RelaxedControlVariate):
     self.control_variate = control_variate
     self._inputs = ()
 
-  def with_inputs(self, *inputs):
+  def with_inputs(self, *inputs: Any) -> 'RELAX':
     """Returns this estimator with `control_variate(atoms, *inputs)`.
 
     Args:
@@ -116,7 +121,9 @@ class RELAX(RelaxedControlVariate):
     bound._inputs = inputs
     return bound
 
-  def control_variate_at(self, f, relaxed, distribution):
+  def control_variate_at(
+    self, f: Integrand, relaxed: tf.Tensor, distribution: Distribution
+  ) -> tuple[tf.Tensor, tf.Tensor]:
     del f
     return value_and_slope(
       lambda x: self.control_variate(x, *self._inputs),

@@ -36,7 +36,9 @@ class AnnealedTemperature(Configurable):
        Gumbel-softmax. ICLR 2017, section 4.2. https://arxiv.org/abs/1611.01144
   """
 
-  def __init__(self, rate, floor=0.5, name=None):
+  def __init__(
+    self, rate: float, floor: float = 0.5, name: str | None = None
+  ) -> None:
     """Makes the schedule.
 
     Args:
@@ -62,7 +64,7 @@ class AnnealedTemperature(Configurable):
     self.floor = floor
     self.step = tf.Variable(0, trainable=False, dtype=tf.int64, name='step')
 
-  def __call__(self):
+  def __call__(self) -> tf.Tensor:
     """Returns the present temperature, a float32 scalar."""
     step = tf.cast(self.step, tf.float32)
     return tf.maximum(tf.exp(-self.rate * step), self.floor)

@@ -1,15 +1,20 @@
 """What the models share: an expectation, its estimator, and their steps."""
 
 import abc
+from typing import Any, Literal, TypeVar
 
 import keras
 import tensorflow as tf
 
 from tfp_rb._config import deserialize, serialize
+from tfp_rb._types import StatelessSeed
+from tfp_rb.estimators.base import GradientEstimator
 from tfp_rb.models._steps import over_batches
 from tfp_rb.models.estimator_layer import EstimatorLayer
 
 __all__ = ['EstimatorModel']
+
+_Self = TypeVar('_Self', bound='EstimatorModel')
 
 
 class EstimatorModel(keras.Model):
@@ -19,7 +24,13 @@ class EstimatorModel(keras.Model):
   one more axis in front: these steps run inside of one compiled call.
   """
 
-  def __init__(self, estimator, seed, settings, **kwargs):
+  def __init__(
+    self,
+    estimator: GradientEstimator,
+    seed: int,
+    settings: dict[str, Any],
+    **kwargs: Any,
+  ) -> None:
     """Stores the settings.
 
     Args:
@@ -37,12 +48,17 @@ class EstimatorModel(keras.Model):
     self._rest_metric = keras.metrics.Mean(name='rest')
 
   @property
-  def batch_rank(self):
+  def batch_rank(self) -> int:
     """The rank of the first element of a single batch."""
     return 2
 
   @abc.abstractmethod
-  def step_loss(self, batch, seed, step):
+  def step_loss(
+    self,
+    batch: tuple[tf.Tensor, ...],
+    seed: StatelessSeed,
+    step: int | tf.Tensor,
+  ) -> tuple[tf.Tensor, tf.Tensor]:
     """The loss of one step.
 
     Args:
@@ -56,26 +72,26 @@ class EstimatorModel(keras.Model):
     """
 
   @property
-  def estimator(self):
+  def estimator(self) -> GradientEstimator:
     """The gradient estimator."""
     return self.estimator_layer.estimator
 
-  def get_config(self):
+  def get_config(self) -> dict[str, Any]:
     config = {**self._settings, 'estimator': serialize(self.estimator)}
     return {**super().get_config(), **config}
 
   @classmethod
-  def from_config(cls, config):
+  def from_config(cls: type[_Self], config: dict[str, Any]) -> _Self:
     config = dict(config)
     return cls(deserialize(config.pop('estimator')), **config)
 
   def compile(
     self,
-    optimizer='adam',
-    estimator_optimizer=None,
-    jit_compile='auto',
-    **kwargs,
-  ):
+    optimizer: str | keras.Optimizer = 'adam',
+    estimator_optimizer: str | keras.Optimizer | None = None,
+    jit_compile: bool | Literal['auto'] = 'auto',
+    **kwargs: Any,
+  ) -> None:
     """As of every model.
 
     Args:
@@ -109,7 +125,7 @@ class EstimatorModel(keras.Model):
     for group_optimizer, variables in self._variable_groups:
       group_optimizer.build(variables)
 
-  def get_compile_config(self):
+  def get_compile_config(self) -> dict[str, Any]:
     config = super().get_compile_config()
     if not config:  # not compiled
       return config
@@ -119,11 +135,13 @@ class EstimatorModel(keras.Model):
     )
     return config
 
-  def compile_from_config(self, config):
+  def compile_from_config(self, config: dict[str, Any]) -> None:
     config = keras.saving.deserialize_keras_object(config)
     self.compile(**config)
 
-  def train_step(self, data):
+  def train_step(
+    self, data: tf.Tensor | tuple[tf.Tensor, ...]
+  ) -> dict[str, tf.Tensor]:
     data = data if isinstance(data, tuple) else (data,)
     if data[0].shape.rank is None:
       raise ValueError(

@@ -2,10 +2,12 @@
 
 import tensorflow as tf
 
+from tfp_rb._types import StatelessSeed, TensorLike
+
 __all__ = ['binarize']
 
 
-def binarize(images, seed):
+def binarize(images: TensorLike, seed: StatelessSeed) -> tf.Tensor:
   """Draws pixels, 0 or 1, in proportion to values of 0 to 255.
 
   One random number of 32 bits serves two pixels: probabilities are right to

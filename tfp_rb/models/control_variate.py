@@ -1,5 +1,7 @@
 """A network for RELAX."""
 
+from typing import Any
+
 import keras
 import tensorflow as tf
 
@@ -26,7 +28,9 @@ class ControlVariate(keras.layers.Layer):
   ```
   """
 
-  def __init__(self, input_size, atom_size, units=128, **kwargs):
+  def __init__(
+    self, input_size: int, atom_size: int, units: int = 128, **kwargs: Any
+  ) -> None:
     """Makes the network, and its variables.
 
     Args:
@@ -44,12 +48,12 @@ class ControlVariate(keras.layers.Layer):
     self.others = MLP(units, [units], 1, **precision)
     self.built = True
 
-  def call(self, atoms, images):
+  def call(self, atoms: tf.Tensor, images: tf.Tensor) -> tf.Tensor:
     hidden = self.first_layer.of_first(images)
     hidden = tf.nn.relu(hidden + self.first_layer.of_second(atoms))
     return tf.squeeze(self.others(hidden), axis=-1)
 
-  def get_config(self):
+  def get_config(self) -> dict[str, Any]:
     input_size, atom_size, units = self.sizes
     return {
       **super().get_config(),

@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+from typing import Any
 
 import keras
 import numpy as np
@@ -32,7 +33,7 @@ class EstimatorLayer(keras.layers.Layer):
   ```
   """
 
-  def __init__(self, estimator, **kwargs):
+  def __init__(self, estimator: GradientEstimator, **kwargs: Any) -> None:
     """Makes the layer.
 
     Args:
@@ -61,7 +62,7 @@ class EstimatorLayer(keras.layers.Layer):
     self.built = True
 
   @property
-  def estimator_variables(self):
+  def estimator_variables(self) -> list[tf.Variable]:
     """What an optimizer is given: the trainable variables of the estimator."""
     return [
       v if isinstance(v, tf.Variable) else v.value  # Keras wraps its own
@@ -69,16 +70,18 @@ class EstimatorLayer(keras.layers.Layer):
     ]
 
   @property
-  def needs_vectors(self):
+  def needs_vectors(self) -> bool:
     """Whether atoms have to be one-hot vectors of floating point."""
     return self.differentiates_f or isinstance(innermost(self.estimator), RELAX)
 
   @property
-  def differentiates_f(self):
+  def differentiates_f(self) -> bool:
     """Whether atoms are points between these, too."""
     return innermost(self.estimator).differentiates_f
 
-  def at_step(self, step, inputs):
+  def at_step(
+    self, step: int | tf.Tensor, inputs: tf.Tensor
+  ) -> GradientEstimator:
     """The estimator as it is for one step.
 
     Args:
@@ -94,19 +97,19 @@ class EstimatorLayer(keras.layers.Layer):
         module.step.assign(tf.cast(step, module.step.dtype))
     return _with_inputs(self.estimator, inputs)
 
-  def get_config(self):
+  def get_config(self) -> dict[str, Any]:
     return {**super().get_config(), 'estimator': serialize(self.estimator)}
 
   @classmethod
-  def from_config(cls, config):
+  def from_config(cls, config: dict[str, Any]) -> 'EstimatorLayer':
     config = dict(config)
     return cls(deserialize(config.pop('estimator')), **config)
 
-  def save_own_variables(self, store):
+  def save_own_variables(self, store: Any) -> None:
     for i, variable in enumerate(self.estimator.variables):
       store[str(i)] = np.asarray(variable)
 
-  def load_own_variables(self, store):
+  def load_own_variables(self, store: Any) -> None:
     variables = self.estimator.variables
     if len(store.keys()) != len(variables):
       raise ValueError(

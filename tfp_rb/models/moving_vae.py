@@ -1,6 +1,7 @@
 """The autoencoder with hard attention of the paper, section 5.4."""
 
 import functools
+from typing import Any
 
 import keras
 import numpy as np
@@ -11,8 +12,9 @@ from tfp_rb import _random
 from tfp_rb._checks import check_int
 from tfp_rb._expectation import expectation
 from tfp_rb._rao_blackwell import rao_blackwellize
+from tfp_rb._types import StatelessSeed
 from tfp_rb.baselines import IndependentSample
-from tfp_rb.estimators import REINFORCE
+from tfp_rb.estimators import REINFORCE, GradientEstimator
 from tfp_rb.models._base import EstimatorModel
 from tfp_rb.models._convolutions import Convolutions
 from tfp_rb.models._frames import Frames
@@ -67,17 +69,17 @@ class MovingVAE(EstimatorModel):
 
   def __init__(
     self,
-    estimator=None,
-    frame=68,
-    window=28,
-    latent_dim=5,
-    hidden_units=256,
-    channels=7,
-    entropy_weight=1.0,
-    epsilon=1e-8,
-    seed=0,
-    **kwargs,
-  ):
+    estimator: GradientEstimator | None = None,
+    frame: int = 68,
+    window: int = 28,
+    latent_dim: int = 5,
+    hidden_units: int = 256,
+    channels: int = 7,
+    entropy_weight: float = 1.0,
+    epsilon: float = 1e-8,
+    seed: int = 0,
+    **kwargs: Any,
+  ) -> None:
     """Makes the model.
 
     Args:
@@ -133,14 +135,16 @@ class MovingVAE(EstimatorModel):
     self.built = True
 
   @property
-  def batch_rank(self):
+  def batch_rank(self) -> int:
     return 3
 
-  def call(self, frames):
+  def call(self, frames: tf.Tensor) -> tf.Tensor:
     """Log-probabilities of the locations, `[B, frame * frame]`."""
     return tf.nn.log_softmax(self.attention(self.convolutions(frames)))
 
-  def negative_bound(self, frames, locations, seed):
+  def negative_bound(
+    self, frames: tf.Tensor, locations: tf.Tensor, seed: StatelessSeed
+  ) -> tf.Tensor:
     """`f(x, l)`: reconstruction and divergence, one draw of `z` each.
 
     Args:
@@ -187,7 +191,9 @@ class MovingVAE(EstimatorModel):
     outside = lit * np.log(self.epsilon) + unlit * np.log1p(self.epsilon)
     return -tf.reduce_sum(likelihood, axis=-1) - outside
 
-  def losses_of(self, frames, seed, step=0):
+  def losses_of(
+    self, frames: tf.Tensor, seed: StatelessSeed, step: int | tf.Tensor = 0
+  ) -> tuple[tf.Tensor, tf.Tensor]:
     """The loss of each frame.
 
     Args:
@@ -220,7 +226,12 @@ class MovingVAE(EstimatorModel):
     entropy = -tf.reduce_sum(tf.exp(log_probs) * log_probs, axis=-1)
     return losses - self.entropy_weight * entropy, log_probs
 
-  def step_loss(self, batch, seed, step):
+  def step_loss(
+    self,
+    batch: tuple[tf.Tensor, ...],
+    seed: StatelessSeed,
+    step: int | tf.Tensor,
+  ) -> tuple[tf.Tensor, tf.Tensor]:
     digits = self._digits(batch)
     pixel_seed, place_seed, draw_seed = _random.split_seed(seed, n=3)
     frames, _ = self.frames.place(binarize(digits, pixel_seed), place_seed)
@@ -240,7 +251,9 @@ class MovingVAE(EstimatorModel):
       )
     return batch[0]
 
-  def test_step(self, data):
+  def test_step(
+    self, data: tf.Tensor | tuple[tf.Tensor, ...]
+  ) -> dict[str, tf.Tensor]:
     digits = self._digits(data if isinstance(data, tuple) else (data,))
     seeds = _random.split_seed(self._test_seed(digits), n=3)
     frames, truth = self.frames.place(binarize(digits, seeds[0]), seeds[1])
@@ -251,7 +264,7 @@ class MovingVAE(EstimatorModel):
     metrics = (self._nelbo_metric, self._distance_metric)
     return {m.name: m.result() for m in metrics}
 
-  def reconstruct(self, frames):
+  def reconstruct(self, frames: tf.Tensor) -> tf.Tensor:
     """The means of the pixels, at the most probable location, without noise.
 
     Args:
@@ -266,7 +279,7 @@ class MovingVAE(EstimatorModel):
     return self.frames.paste(tf.sigmoid(self.decoder(mean)), locations)
 
   @property
-  def metrics(self):
+  def metrics(self) -> list[keras.Metric]:
     return [
       self._loss_metric,
       self._rest_metric,

@@ -1,5 +1,8 @@
 """The semi-supervised variational autoencoder of the paper, section 5.3."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -8,7 +11,8 @@ import tensorflow_probability as tfp
 from tfp_rb import _random
 from tfp_rb._expectation import expectation
 from tfp_rb._rao_blackwell import rao_blackwellize
-from tfp_rb.estimators import REINFORCE
+from tfp_rb._types import Seed, StatelessSeed, TensorLike
+from tfp_rb.estimators import REINFORCE, GradientEstimator
 from tfp_rb.models._base import EstimatorModel
 from tfp_rb.models._layers import MLP, ConcatDense
 from tfp_rb.models._pixels import binarize
@@ -61,18 +65,18 @@ class SemiSupervisedVAE(EstimatorModel):
 
   def __init__(
     self,
-    estimator=None,
-    latent_dim=8,
-    num_classes=10,
-    num_pixels=784,
-    classifier_units=(256, 256, 256),
-    hidden_units=(128, 128),
-    unlabeled_weight=0.9,
-    alpha=1.0,
-    share_noise=False,
-    seed=0,
-    **kwargs,
-  ):
+    estimator: GradientEstimator | None = None,
+    latent_dim: int = 8,
+    num_classes: int = 10,
+    num_pixels: int = 784,
+    classifier_units: Sequence[int] = (256, 256, 256),
+    hidden_units: Sequence[int] = (128, 128),
+    unlabeled_weight: float = 0.9,
+    alpha: float = 1.0,
+    share_noise: bool = False,
+    seed: int = 0,
+    **kwargs: Any,
+  ) -> None:
     """Makes the model.
 
     Args:
@@ -130,11 +134,17 @@ class SemiSupervisedVAE(EstimatorModel):
     self._accuracy_metric = keras.metrics.Mean(name='accuracy')
     self.built = True
 
-  def call(self, images):
+  def call(self, images: tf.Tensor) -> tf.Tensor:
     """Log-probabilities of the labels, of images of values 0 to 1."""
     return tf.nn.log_softmax(self.classifier(images))
 
-  def negative_bound(self, images, image_part, labels, seed):
+  def negative_bound(
+    self,
+    images: tf.Tensor,
+    image_part: tf.Tensor,
+    labels: tf.Tensor,
+    seed: StatelessSeed,
+  ) -> tf.Tensor:
     """`f(x, y)`: reconstruction and divergence, one draw of `z` each.
 
     Args:
@@ -163,7 +173,14 @@ class SemiSupervisedVAE(EstimatorModel):
     )
     return reconstruction + divergence
 
-  def losses_of(self, unlabeled, labeled, labels, seed, step=0):
+  def losses_of(
+    self,
+    unlabeled: tf.Tensor,
+    labeled: tf.Tensor,
+    labels: tf.Tensor,
+    seed: StatelessSeed,
+    step: int | tf.Tensor = 0,
+  ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """The two terms of the objective, for each image.
 
     Args:
@@ -205,7 +222,12 @@ class SemiSupervisedVAE(EstimatorModel):
     )
     return of_unlabeled, of_labeled, log_probs
 
-  def step_loss(self, batch, seed, step):
+  def step_loss(
+    self,
+    batch: tuple[tf.Tensor, ...],
+    seed: StatelessSeed,
+    step: int | tf.Tensor,
+  ) -> tuple[tf.Tensor, tf.Tensor]:
     if len(batch) != 3:
       raise ValueError(
         'The data must be triples (unlabeled images, labeled images, labels), '
@@ -246,14 +268,16 @@ class SemiSupervisedVAE(EstimatorModel):
         f'{labels.shape}, and images are {images.shape}.'
       )
 
-  def predict_step(self, data):
+  def predict_step(self, data: tf.Tensor | tuple[tf.Tensor, ...]) -> tf.Tensor:
     images = data[0] if isinstance(data, tuple) else data
     self._check(images, None, 'images')
     if images.dtype.is_integer:
       images = tf.cast(images, tf.float32) / 255.0
     return self(images)
 
-  def test_step(self, data):
+  def test_step(
+    self, data: tuple[tf.Tensor, tf.Tensor]
+  ) -> dict[str, tf.Tensor]:
     if not isinstance(data, tuple) or len(data) != 2:
       raise ValueError(
         'The data must be pairs (images, labels) to evaluate the model by, '
@@ -275,7 +299,9 @@ class SemiSupervisedVAE(EstimatorModel):
     metrics = (self._nelbo_metric, self._accuracy_metric)
     return {m.name: m.result() for m in metrics}
 
-  def generate(self, labels, z=None, seed=None):
+  def generate(
+    self, labels: TensorLike, z: TensorLike | None = None, seed: Seed = None
+  ) -> tf.Tensor:
     """The means of the pixels, given labels.
 
     Args:
@@ -313,7 +339,7 @@ class SemiSupervisedVAE(EstimatorModel):
     return self.decoder(tf.nn.relu(hidden))
 
   @property
-  def metrics(self):
+  def metrics(self) -> list[keras.Metric]:
     return [
       self._loss_metric,
       self._rest_metric,

@@ -1,12 +1,13 @@
 """What a partition is, and the registry that finds one for a distribution."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_rb import _checks
+from tfp_rb._types import Distribution, Integrand, StatelessSeed, do_not_convert
 
 __all__ = ['Partition', 'RegisterPartition', 'find_partition', 'partition']
 
@@ -50,21 +51,24 @@ class Partition(NamedTuple):
   values: tf.Tensor
   log_weights: tf.Tensor
   log_rest: tf.Tensor
-  sample_rest: Callable | None
+  sample_rest: Callable[[int, StatelessSeed], tf.Tensor] | None
   num_values: int | None = None
-  log_prob: Callable | None = None
-  score_norm: Callable | None = None
-  excluding: Callable | None = None
+  log_prob: Integrand | None = None
+  score_norm: Integrand | None = None
+  excluding: Callable[[tf.Tensor], Any] | None = None  # to a `Partition`
 
   @property
-  def weights(self):
+  def weights(self) -> tf.Tensor:
     """`Tensor` of shape `[k] + batch_shape`, the probabilities of `values`."""
     return tf.exp(self.log_weights)
 
   @property
-  def rest_weight(self):
+  def rest_weight(self) -> tf.Tensor:
     """`Tensor` of `batch_shape`, the probability of all other values."""
     return tf.exp(self.log_rest)
+
+
+_Function = TypeVar('_Function', bound=Callable[[Distribution, int], Partition])
 
 
 class RegisterPartition:
@@ -96,7 +100,7 @@ class RegisterPartition:
   ```
   """
 
-  def __init__(self, distribution_class):
+  def __init__(self, distribution_class: type[Distribution]) -> None:
     """Names the class to register for.
 
     Args:
@@ -121,7 +125,7 @@ class RegisterPartition:
       )
     self._distribution_class = distribution_class
 
-  def __call__(self, function):
+  def __call__(self, function: _Function) -> _Function:
     """Registers `function` and returns it unchanged."""
     if not callable(function):
       raise TypeError(
@@ -185,8 +189,8 @@ def _validated(distribution, log_prob):
   return validated
 
 
-@tf.autograph.experimental.do_not_convert
-def partition(distribution, num_summed):
+@do_not_convert
+def partition(distribution: Distribution, num_summed: int) -> Partition:
   """Splits the support of `distribution` into its `k` best values and the rest.
 
   The `k` most probable values are found exactly and without enumerating the

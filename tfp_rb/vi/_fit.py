@@ -1,11 +1,15 @@
 """Fitting a surrogate posterior."""
 
+from collections.abc import Callable, Sequence
 import functools
+from typing import Any
 
 import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_rb import _checks
+from tfp_rb._types import Distribution, Optimizer, Seed
+from tfp_rb.estimators.base import GradientEstimator
 from tfp_rb.vi._loss import monte_carlo_variational_loss
 
 __all__ = ['fit_surrogate_posterior']
@@ -16,22 +20,22 @@ def _trace_loss(traceable_quantities):
 
 
 def fit_surrogate_posterior(
-  target_log_prob_fn,
-  surrogate_posterior,
-  optimizer,
-  num_steps,
-  convergence_criterion=None,
-  trace_fn=_trace_loss,
-  discrepancy_fn=tfp.vi.kl_reverse,
-  sample_size=None,
-  importance_sample_size=1,
-  trainable_variables=None,
-  jit_compile=None,
-  seed=None,
-  name='fit_surrogate_posterior',
-  gradient_estimator=None,
-  exact_entropy=False,
-):
+  target_log_prob_fn: Callable[..., tf.Tensor],
+  surrogate_posterior: Distribution,
+  optimizer: Optimizer,
+  num_steps: int,
+  convergence_criterion: Any = None,  # its class would load `tfp.optimizer`
+  trace_fn: Callable[[tfp.math.MinimizeTraceableQuantities], Any] = _trace_loss,
+  discrepancy_fn: Callable[[tf.Tensor], tf.Tensor] = tfp.vi.kl_reverse,
+  sample_size: int | None = None,
+  importance_sample_size: int = 1,
+  trainable_variables: Sequence[tf.Variable] | None = None,
+  jit_compile: bool | None = None,
+  seed: Seed = None,
+  name: str = 'fit_surrogate_posterior',
+  gradient_estimator: GradientEstimator | None = None,
+  exact_entropy: bool = False,
+) -> Any:
   """Fits a surrogate posterior with discrete parts to a target, in place.
 
   As `tfp.vi.fit_surrogate_posterior`, which forces reparameterization: on

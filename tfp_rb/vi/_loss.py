@@ -1,9 +1,13 @@
 """Variational losses over discrete and mixed surrogate posteriors."""
 
+from collections.abc import Callable
+
 import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_rb import _gradient, _random
+from tfp_rb._types import Distribution, Seed, do_not_convert
+from tfp_rb.estimators.base import GradientEstimator
 from tfp_rb.vi._arguments import (
   call_target,
   check_arguments,
@@ -20,19 +24,19 @@ __all__ = ['monte_carlo_variational_loss']
 tfd = tfp.distributions
 
 
-@tf.autograph.experimental.do_not_convert
+@do_not_convert
 def monte_carlo_variational_loss(
-  target_log_prob_fn,
-  surrogate_posterior,
-  sample_size=None,
-  importance_sample_size=1,
-  discrepancy_fn=tfp.vi.kl_reverse,
-  gradient_estimator=None,
-  stopped_surrogate_posterior=None,
-  exact_entropy=False,
-  seed=None,
-  name=None,
-):
+  target_log_prob_fn: Callable[..., tf.Tensor],
+  surrogate_posterior: Distribution,
+  sample_size: int | None = None,
+  importance_sample_size: int = 1,
+  discrepancy_fn: Callable[[tf.Tensor], tf.Tensor] = tfp.vi.kl_reverse,
+  gradient_estimator: GradientEstimator | None = None,
+  stopped_surrogate_posterior: Distribution | None = None,
+  exact_entropy: bool = False,
+  seed: Seed = None,
+  name: str | None = None,
+) -> tf.Tensor:
   """Estimates `E_q[discrepancy_fn(log p(z) - log q(z))]`, and its gradient.
 
   As `tfp.vi.monte_carlo_variational_loss`, but right for a surrogate posterior

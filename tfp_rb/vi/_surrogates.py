@@ -1,5 +1,6 @@
 """Trainable mean-field surrogates of models with discrete parts."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -8,6 +9,7 @@ import tensorflow_probability as tfp
 
 from tfp_rb._checks import is_wrapper
 from tfp_rb._random import split_seed
+from tfp_rb._types import Distribution, Seed, TensorLike
 
 __all__ = ['build_factored_surrogate_posterior']
 
@@ -20,8 +22,11 @@ _SMOOTHING = 1e-3  # mass added in all, so that no logit starts at -inf
 
 
 def build_factored_surrogate_posterior(
-  model, shifts=None, seed=None, name=None
-):
+  model: Distribution | tfp.experimental.distributions.JointDistributionPinned,
+  shifts: Mapping[str, TensorLike] | None = None,
+  seed: Seed = None,
+  name: str | None = None,
+) -> Distribution:
   """Builds a trainable surrogate whose parts are independent.
 
   As the function of this name in `tfp.experimental.vi`, but of a model instead
