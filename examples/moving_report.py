@@ -97,6 +97,8 @@ def plot(path, runs, source):
   ):
     run_paths.plot_paths(axis, runs, column)
     axis.set(ylabel=label, yscale='log')
+    axis.yaxis.set_major_formatter('{x:g}')
+    axis.yaxis.set_minor_formatter('{x:g}')
   axes[0].axhline(500, color='0.7', linewidth=0.8)
   axes[0].legend(fontsize=8)
   figure.suptitle(f'Test images of {source}, mean and standard error of runs')
@@ -105,14 +107,14 @@ def plot(path, runs, source):
 
 
 def to_reach(log, level=500.0):
-  """Epochs and seconds of training until a run falls below; or NaN."""
+  """Epochs and seconds of training until a run falls below; or NaN.
+
+  Seconds are those of a median epoch: a run may have been stopped for a while.
+  """
   below = np.flatnonzero(np.asarray(log['val_negative_elbo']) < level)
   if not len(below):
     return np.nan, np.nan
-  seconds = np.array(log['seconds'])
-  # The first epoch includes compilation.
-  seconds[1] = np.nanmedian(seconds[2:]) if len(seconds) > 2 else seconds[1]
-  return below[0], np.nansum(seconds[: below[0] + 1])
+  return below[0], below[0] * run_paths.seconds_of_epoch(log)
 
 
 def reached(logs):

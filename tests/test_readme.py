@@ -106,6 +106,7 @@ def test_commands_are_found_over_the_end_of_a_line():
 SHORT = {
   'examples/benchmarks/leave_one_out.py': ['--problems=1'],
   'examples/benchmarks/many_sites.py': ['--smoke'],
+  'examples/benchmarks/moving.py': ['--smoke'],
   'examples/benchmarks/partition.py': ['--smoke'],
   'examples/benchmarks/semisupervised.py': ['--smoke'],
 }

@@ -83,21 +83,25 @@ def make_data(num_steps):
   return mnist.train_images[order], mnist.source
 
 
-def our_rows(methods, digits):
+def our_rows(methods, digits, compiled=True, **size):
   batches = [tf.constant(batch) for batch in digits]
   named = [
-    (('tfp_rb', method), experiment.make_model(method, 0, entropy_weight=64.0))
+    (
+      ('tfp_rb', method),
+      experiment.make_model(method, 0, entropy_weight=64.0, **size),
+    )
     for method in methods
   ]
   for name, kind in (
     (WINDOW_ONLY, WithoutEstimator), (ATTENTION_ONLY, AttentionOnly)
   ):  # fmt: skip
-    model = kind(entropy_weight=64.0)
+    model = kind(entropy_weight=64.0, **size)
     model.compile(keras.optimizers.Adam(1e-3))
     named.append((name, model))
   return {
     name: step_times.loop(
-      tf.function(model.train_step, autograph=False, jit_compile=True), batches
+      tf.function(model.train_step, autograph=False, jit_compile=compiled),
+      batches,
     )
     for name, model in named
   }
@@ -158,14 +162,19 @@ def main(argv):
   tf.get_logger().setLevel('ERROR')  # every method is a graph of its own
   digits, source = make_data(FLAGS.steps)
   methods = list(dict.fromkeys([RB[1], *FLAGS.methods]))  # the others over RB
-  rows = our_rows(methods, digits)
-  theirs, failed = moving_torch.rows(digits)
+  if FLAGS.smoke:
+    size = {'compiled': False, 'frame': 36, 'channels': 2}
+    rows, theirs, failed = our_rows([RB[1]], digits[:2], **size), {}, {}
+  else:
+    rows = our_rows(methods, digits)
+    theirs, failed = moving_torch.rows(digits)
   if theirs:
     check(digits[0])
   rows, unable = step_times.warm_up(rows | theirs)
-  times = step_times.measure(rows, FLAGS.rounds)
+  times = step_times.measure(rows, 2 if FLAGS.smoke else FLAGS.rounds)
   folder = pathlib.Path(FLAGS.output_dir)
-  step_times.report(times, failed | unable, RB, source, TARGETS, folder)
+  targets = () if FLAGS.smoke else TARGETS  # a small model tells nothing
+  step_times.report(times, failed | unable, RB, source, targets, folder)
   print_shares(times)
 
 
@@ -178,6 +187,7 @@ def define_flags():
   flags.DEFINE_string(
     'output_dir', 'outputs/moving_times', 'Where the CSV files go.'
   )
+  flags.DEFINE_bool('smoke', False, 'Two steps of a small model.')
 
 
 if __name__ == '__main__':
