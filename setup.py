@@ -16,6 +16,9 @@ def _read_version():
 
 EXAMPLES = [
   'absl-py',
+  # A dependency of TFDS. Newer ones need Python 3.11, which pip 23 finds out by
+  # trying all versions of everything, where an index does not say so.
+  "etils<1.14; python_version < '3.11'",
   # TFDS 4.9.10 imports `importlib_resources` without requiring it.
   'importlib_resources',
   'matplotlib',
