@@ -74,7 +74,10 @@ def test_rows_of_the_moving_model(tmp_path):
   model = models.MovingVAE(frame=36, channels=1, hidden_units=4)
   model.save(tmp_path / 'start.keras')
   scripts.run_command(
-    'examples/benchmarks/moving_variance.py', f'--output_dir={tmp_path}',
+    'examples/benchmarks/moving_variance.py '
+    '--checkpoint=outputs/moving_mnist/RB-REINFORCE+/0/last.keras '
+    '--num_pairs=200',
+    f'--output_dir={tmp_path}',
     f'--checkpoint={tmp_path / "start.keras"}', '--source=embedded',
     '--num_pairs=2', '--estimators=RB-leave-one-out 4 + 2',
   )  # fmt: skip
