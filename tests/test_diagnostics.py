@@ -301,7 +301,16 @@ def test_keras_variables_are_variables(run_eagerly):
   ('arguments', 'kind', 'parts'),
   [
     ({'loss': 3.0}, TypeError, ['`loss` must be a callable', '3.0']),
-    ({'variables': []}, ValueError, ['`variables`', 'is empty', 'Pass']),
+    ({'variables': []}, ValueError, ['`variables`', 'is []', 'Pass']),
+    ({'variables': LOGITS}, ValueError, ['`variables` must be a list']),
+    (
+      {'variables': [LOGITS]},
+      TypeError,
+      ['`variables` must be `tf.Variable`s'],
+    ),
+    ({'reference': 0.0}, ValueError, ['`reference`', '[(4,)]', 'is of ()']),
+    ({'reference': [0.0]}, ValueError, ['`reference`', 'is of [()]', 'Pass']),
+    ({'reference': [LOGITS[:3]]}, ValueError, ['`reference`', 'is of [(3,)]']),
     ({'num_pairs': 1}, ValueError, ['`num_pairs` must be at least 2', '1']),
     ({'num_pairs': 2.0}, TypeError, ['`num_pairs` must be a Python int']),
     ({'seed': [0, 1]}, TypeError, ['`seed` must be a Python int']),
@@ -526,7 +535,8 @@ def test_comparison_of_draws_is_that_of_a_model():
 @pytest.mark.parametrize(
   ('estimators', 'measured', 'kind', 'parts'),
   [
-    ({}, moments_with, ValueError, ['`estimators`', 'is empty', 'dictionary']),
+    ({}, moments_with, ValueError, ['`estimators`', 'dictionary', 'is {}']),
+    ([reinforce()], moments_with, ValueError, ['a dictionary', 'but is [']),
     (
       {'a': reinforce()},
       lambda e: 1.0,
@@ -540,7 +550,7 @@ def test_comparison_of_draws_is_that_of_a_model():
       ['`measure` must see', "'a'", '`tf.function`'],
     ),
   ],
-  ids=['empty', 'number', 'unseen'],
+  ids=['empty', 'list', 'number', 'unseen'],
 )
 def test_arguments_of_compare_are_checked(estimators, measured, kind, parts):
   with raises(kind, *parts):
@@ -584,6 +594,17 @@ def test_variances_are_plotted_by_name(ax):
   assert len(set(looks(ax))) == 10
   assert (ax.get_yscale(), ax.get_xlabel()) == ('log', 'evaluations of f')
   assert 'variance of the gradient' in ax.get_ylabel()
+
+
+def test_variances_at_equal_evaluations_are_plotted_row_by_row(ax):
+  rows = [comparison('summed', 6, 0.1), comparison('plain', 6, 1.0)]
+  assert diagnostics.plot_variance(rows, ax=ax) is ax
+  names = [label.get_text() for label in ax.get_yticklabels()]
+  assert names == ['summed', 'plain']
+  data = [c.lines[0].get_xydata()[0] for c in ax.containers]
+  np.testing.assert_allclose(data, [[0.1, 0.0], [1.0, 1.0]])
+  assert ax.get_xscale() == 'log' and '6 evaluations' in ax.get_xlabel()
+  assert ax.get_ylim()[0] > ax.get_ylim()[1]  # the first on top
 
 
 def test_no_variance_has_a_place_on_the_plot(ax):
@@ -747,8 +768,3 @@ def test_the_callback_needs_a_model_with_a_loss_of_a_step(tmp_path):
 def test_numbers_of_the_callback_are_checked(name, value, least):
   with raises(ValueError, f'`{name}` must be at least {least}', str(value)):
     diagnostics.GradientVariance('', BATCH, **{name: value})
-
-
-def test_what_diagnostics_does_not_have_is_an_error():
-  with raises(AttributeError, '`tfp_rb.diagnostics`', '`nothing`'):
-    _ = diagnostics.nothing

@@ -450,3 +450,11 @@ def test_the_reason_of_a_sum_of_everything_is_that_nothing_is_left():
   q = tfd.Categorical(logits=tf.zeros([3]))
   found = diagnostics.suggest(lambda z: tf.gather([1.0, 5.0, 2.0], z), q, 3)
   assert found.reason.startswith('Sum all 3 values: no variance at all.')
+
+
+@pytest.mark.parametrize('kind', [tf.constant, tf.Variable])
+def test_the_reason_says_by_what_the_gradient_is_taken(kind):
+  q = tfd.Categorical(logits=kind([0.0, 1.0, 2.0]))
+  found = diagnostics.suggest(lambda z: tf.gather([1.0, 5.0, 2.0], z), q, 2)
+  by = 'trainable variables' if kind is tf.Variable else 'logits of the values'
+  assert found.reason.endswith(f', of the gradient by the {by}.')

@@ -91,10 +91,10 @@ def variance_bounds(
 
   #### References
 
-  [1]: Runjing Liu, Jeffrey Regier, Nilesh Tripuraneni, Michael I. Jordan, Jon
-       McAuliffe. Rao-Blackwellized stochastic gradients for discrete
-       distributions. ICML 2019, Propositions 1 and 2.
-       https://arxiv.org/abs/1810.04777
+  [1] Runjing Liu, Jeffrey Regier, Nilesh Tripuraneni, Michael I. Jordan, Jon
+      McAuliffe. Rao-Blackwellized stochastic gradients for discrete
+      distributions. ICML 2019, Propositions 1 and 2.
+      https://arxiv.org/abs/1810.04777
   """
   if estimator.num_samples != 1:
     raise ValueError(

@@ -73,10 +73,10 @@ def compare(
   [round(row.variance, 3) for row in rows]  # ==> [0.263, 0.871]
   ```
   """
-  if not estimators:
+  if not isinstance(estimators, dict) or not estimators:
     raise ValueError(
-      '`estimators` must name what is compared, but is empty. Pass a '
-      'dictionary, names to estimators.'
+      '`estimators` must be a dictionary that names what is compared, but is '
+      f'{estimators!r}. Pass names to estimators.'
     )
   rows = []
   for name, estimator in estimators.items():

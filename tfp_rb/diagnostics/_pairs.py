@@ -53,8 +53,10 @@ def sampled_moments(
       a `tf.function`.
 
   Raises:
-    TypeError: `loss` is not callable, or `num_pairs` is not an `int`.
-    ValueError: `num_pairs` is too small, or `variables` is empty.
+    TypeError: `loss` is not callable, `num_pairs` is not an `int`, or
+      `variables` has something else.
+    ValueError: `num_pairs` is too small, `variables` is no list or empty, or
+      `reference` has other shapes.
 
   #### Examples
 
@@ -80,13 +82,8 @@ def sampled_moments(
       'example, `lambda seed: loss(estimator, seed)`.'
     )
   num_pairs = _checks.check_int(num_pairs, 'num_pairs', minimum=2)
-  # Keras wraps its own.
-  variables = [v if isinstance(v, tf.Variable) else v.value for v in variables]
-  if not variables:
-    raise ValueError(
-      '`variables` must name what the gradient is taken by, but is empty. Pass '
-      'a list of variables.'
-    )
+  variables = _as_tensorflow(variables)
+  _check_reference(reference, variables)
   seed = _checks.check_int(seed, 'seed', minimum=0)
 
   @tf.function(autograph=False)
@@ -106,6 +103,39 @@ def sampled_moments(
     num_evaluations=sum(numbers) or None,
     is_exact=False,
   )
+
+
+def _as_tensorflow(variables):
+  """Checks a list of variables; Keras wraps its own."""
+  if not isinstance(variables, list | tuple) or not variables:
+    raise ValueError(
+      '`variables` must be a list of the variables that the gradient is taken '
+      f'by, with one at least, but is {variables!r}. Pass e.g. `[logits]`.'
+    )
+  found = [
+    v if isinstance(v, tf.Variable) else getattr(v, 'value', v)
+    for v in variables
+  ]
+  for variable in found:
+    if not isinstance(variable, tf.Variable):
+      raise TypeError(
+        '`variables` must be `tf.Variable`s or those of Keras, but one is '
+        f'{variable!r}. Make it a variable that `loss` reads.'
+      )
+  return found
+
+
+def _check_reference(reference, variables):
+  if reference is None:
+    return
+  expected = [tuple(v.shape) for v in variables]
+  is_list = isinstance(reference, list | tuple)
+  shapes = [np.shape(x) for x in reference] if is_list else np.shape(reference)
+  if not is_list or shapes != expected:
+    raise ValueError(
+      '`reference` must be a list of arrays like the variables, of shapes '
+      f'{expected}, but is of {shapes}. Pass one exact gradient for each.'
+    )
 
 
 def gradients_of(tape, value, variables):

@@ -25,7 +25,8 @@ def plot_variance(
 
   Args:
     rows: List of `Comparison`s, those of several calls of `compare` if you
-      like. Rows of one name are joined by a line.
+      like. Rows of one name are joined by a line. If all have one number of
+      evaluations, the names are on the other axis.
     ax: A matplotlib `Axes`. Default: that of a new figure.
 
   Returns:
@@ -45,6 +46,9 @@ def plot_variance(
   ```
   """
   ax = _axes('plot_variance') if ax is None else ax
+  numbers = {row.num_evaluations for row in rows}
+  if len(numbers) == 1 < len(rows):
+    return _plot_by_name(rows, *numbers, ax)
   # In the order of names: a name looks the same in two plots side by side.
   for i, name in enumerate(sorted({row.name for row in rows})):
     own = sorted(
@@ -69,6 +73,24 @@ def plot_variance(
   )
   ax.legend()
   return _with_whole_numbers(ax)
+
+
+def _plot_by_name(rows, num_evaluations, ax):
+  """At equal evaluations: a line for each name, the first row on top."""
+  for i, row in enumerate(rows):
+    low, high = row.interval
+    error = [[max(row.variance - low, 0.0)], [max(high - row.variance, 0.0)]]
+    ax.errorbar(row.variance, i, xerr=error, capsize=3, **_style(i))
+  ax.set_yticks(range(len(rows)), [row.name for row in rows])
+  ax.invert_yaxis()
+  ax.set(
+    xlabel=(
+      f'total variance of the gradient, {num_evaluations} evaluations of f, '
+      '95 % intervals'
+    ),
+    xscale='log' if all(row.variance > 0.0 for row in rows) else 'symlog',
+  )
+  return ax
 
 
 def plot_mass(

@@ -111,7 +111,8 @@ def suggest(
 
   Its `reason`: "Sum the 2 best values, which hold 93 % of the mass, and draw 1,
   with a leave-one-out baseline: the least variance of 8 options, 0.035 times
-  that of 3 plain draws. Exact, from `f` at 5 values."
+  that of 3 plain draws. Exact, from `f` at 5 values, of the gradient by the
+  logits of the values."
   """
   if not callable(f):
     raise TypeError(
@@ -208,11 +209,13 @@ def _reason(best, table, support, budget):
     gain = 'no variance at all'
   elif best.variance < plain:
     gain += f', {best.variance / plain:.2g} times that of {budget} plain draws'
+  has_scores = support.rows[0].scores is not None
+  by = 'the trainable variables' if has_scores else 'the logits of the values'
   known = f'Exact, from `f` at {support.num_evaluations} values'
   if not support.is_whole:
     num_draws = support.num_evaluations - budget
     known = f'An estimate, from a pilot of {num_draws} draws'
-  return f'{choice}: {gain}. {known}.'
+  return f'{choice}: {gain}. {known}, of the gradient by {by}.'
 
 
 def _percent(mass):

@@ -67,7 +67,7 @@ class GradientVariance(keras.callbacks.Callback):
     """
     super().__init__()
     self.log_dir = log_dir
-    batch = batch if isinstance(batch, tuple) else (batch,)
+    batch = tuple(batch) if isinstance(batch, list | tuple) else (batch,)
     self.batch = tuple(tf.convert_to_tensor(x) for x in batch)
     self.every = _checks.check_int(every, 'every', minimum=1)
     self.num_pairs = _checks.check_int(num_pairs, 'num_pairs', minimum=2)
