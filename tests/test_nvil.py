@@ -245,6 +245,12 @@ def test_baseline_must_be_a_tensor_or_callable(baseline):
     tfp_rb.NVIL(baseline)
 
 
+def test_a_network_without_its_inputs_says_how_to_give_them():
+  q = tfd.Categorical(logits=LOGITS)
+  with raises(TypeError, '`baseline`', '`nvil.with_inputs(x)`'):
+    tfp_rb.expectation(cost, q, tfp_rb.NVIL(lambda x: x))
+
+
 @pytest.mark.parametrize('shape', [[2, 2], [3]], ids=str)
 def test_baseline_must_have_the_batch_shape(shape):
   q = tfd.Categorical(logits=LOGITS)

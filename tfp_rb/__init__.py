@@ -1,4 +1,8 @@
-"""Rao-Blackwellized gradients of expectations over discrete distributions."""
+"""Rao-Blackwellized gradients of expectations over discrete distributions.
+
+Imported when they are first used: `tfp_rb.diagnostics`, `tfp_rb.models` and
+`tfp_rb.datasets`.
+"""
 
 import importlib
 import types

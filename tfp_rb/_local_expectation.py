@@ -80,11 +80,11 @@ def local_expectation(
 
   #### References
 
-  [1]: Michalis K. Titsias, Miguel Lazaro-Gredilla. Local expectation gradients
-       for black box variational inference. NeurIPS 2015.
-       https://arxiv.org/abs/1503.01494
-  [2]: Runjing Liu et al. Rao-Blackwellized stochastic gradients for discrete
-       distributions. ICML 2019, section 6. https://arxiv.org/abs/1810.04777
+  [1] Michalis K. Titsias, Miguel Lazaro-Gredilla. Local expectation gradients
+      for black box variational inference. NeurIPS 2015.
+      https://arxiv.org/abs/1503.01494
+  [2] Runjing Liu et al. Rao-Blackwellized stochastic gradients for discrete
+      distributions. ICML 2019, section 6. https://arxiv.org/abs/1810.04777
   """
   rao_blackwellized = rao_blackwellize(estimator, num_summed=num_summed)
   if sites_per_call is not None:

@@ -28,10 +28,10 @@ def rao_blackwellize(
   v_j ~ q given that v_j is not in C_k
   ```
 
-  `C_k` holds the `k` most probable values. The bias of `estimator` does not
-  change, so an unbiased one stays unbiased, and with the same number of draws
-  its variance does not rise. The result is an estimator itself. `f` is called
-  once, with `k + M` atoms.
+  `C_k` holds the `k` most probable values. An unbiased `estimator` stays
+  unbiased, and where `g` depends on its own atom only the variance does not
+  rise with the same number of draws. The result is an estimator itself. `f` is
+  called once, with `k + M` atoms.
 
   Args:
     estimator: A `GradientEstimator`. `M` is its `num_samples`.
@@ -41,7 +41,9 @@ def rao_blackwellize(
       exactly `N` atoms (or at all, if there are fewer), which are split for
       each batch member on its own into the `k` that minimises
       `q(rest_k) / (N - k)` and `N - k` draws, Proposition 2 of [1]: never worse
-      than `N` independent draws. `num_samples` plays no part then.
+      than `N` independent draws, where `g` depends on its own atom only. (With
+      `LeaveOneOut` it is a rule of thumb, nearly always better.)
+      `num_samples` plays no part then.
     atoms: Callable, instead of `num_summed`: takes the distribution and returns
       the values to sum, `[k] + batch_shape + event_shape`, for example a buffer
       of good ones as in [2], or the neighbours of the best. Unbiased for any
@@ -78,12 +80,12 @@ def rao_blackwellize(
 
   #### References
 
-  [1]: Runjing Liu, Jeffrey Regier, Nilesh Tripuraneni, Michael I. Jordan, Jon
-       McAuliffe. Rao-Blackwellized stochastic gradients for discrete
-       distributions. ICML 2019, equation (8). https://arxiv.org/abs/1810.04777
-  [2]: Chen Liang, Mohammad Norouzi, Jonathan Berant, Quoc Le, Ni Lao. Memory
-       augmented policy optimization for program synthesis and semantic
-       parsing. NeurIPS 2018. https://arxiv.org/abs/1807.02322
+  [1] Runjing Liu, Jeffrey Regier, Nilesh Tripuraneni, Michael I. Jordan, Jon
+      McAuliffe. Rao-Blackwellized stochastic gradients for discrete
+      distributions. ICML 2019, equation (8). https://arxiv.org/abs/1810.04777
+  [2] Chen Liang, Mohammad Norouzi, Jonathan Berant, Quoc Le, Ni Lao. Memory
+      augmented policy optimization for program synthesis and semantic
+      parsing. NeurIPS 2018. https://arxiv.org/abs/1807.02322
   """
   if not isinstance(estimator, GradientEstimator):
     raise TypeError(

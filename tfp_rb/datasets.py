@@ -205,8 +205,8 @@ def split_mnist(
 
   #### References
 
-  [1]: Runjing Liu et al. Rao-Blackwellized stochastic gradients for discrete
-       distributions. ICML 2019, section 5.3. https://arxiv.org/abs/1810.04777
+  [1] Runjing Liu et al. Rao-Blackwellized stochastic gradients for discrete
+      distributions. ICML 2019, section 5.3. https://arxiv.org/abs/1810.04777
   """
   size = len(mnist.train_labels)
   if num_labeled is None:

@@ -118,8 +118,8 @@ class Stratified(Sampler):
 
   #### References
 
-  [1]: Art B. Owen. _Monte Carlo theory, methods and examples_, 2013, sections
-       8.4 and 10.3. https://artowen.su.domains/mc/
+  [1] Art B. Owen. _Monte Carlo theory, methods and examples_, 2013, sections
+      8.4 and 10.3. https://artowen.su.domains/mc/
   """
 
   def draw(
@@ -185,9 +185,9 @@ class WithoutReplacement(Sampler):
 
   #### References
 
-  [1]: Wouter Kool, Herke van Hoof, Max Welling. Estimating gradients for
-       discrete random variables by sampling without replacement. ICLR 2020.
-       https://arxiv.org/abs/2002.06043
+  [1] Wouter Kool, Herke van Hoof, Max Welling. Estimating gradients for
+      discrete random variables by sampling without replacement. ICLR 2020.
+      https://arxiv.org/abs/2002.06043
   """
 
   def check(self, num_draws: int) -> None:

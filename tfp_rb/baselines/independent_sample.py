@@ -27,8 +27,8 @@ class IndependentSample(Baseline):
 
   #### References
 
-  [1]: Runjing Liu et al. Rao-Blackwellized stochastic gradients for discrete
-       distributions. ICML 2019, section 5. https://arxiv.org/abs/1810.04777
+  [1] Runjing Liu et al. Rao-Blackwellized stochastic gradients for discrete
+      distributions. ICML 2019, section 5. https://arxiv.org/abs/1810.04777
   """
 
   def __init__(self, shared: bool = True, name: str | None = None) -> None:

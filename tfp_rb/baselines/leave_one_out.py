@@ -66,8 +66,8 @@ class LeaveOneOut(Baseline):
 
   #### References
 
-  [1]: Wouter Kool, Herke van Hoof, Max Welling. Buy 4 REINFORCE samples, get a
-       baseline for free! _ICLR workshop_, 2019.
+  [1] Wouter Kool, Herke van Hoof, Max Welling. Buy 4 REINFORCE samples, get a
+      baseline for free! _ICLR workshop_, 2019.
   """
 
   _FORMS = ('mixed', 'rest', 'all')

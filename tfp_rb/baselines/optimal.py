@@ -36,8 +36,8 @@ class Optimal(Baseline):
 
   #### References
 
-  [1]: Rajesh Ranganath, Sean Gerrish, David M. Blei. Black box variational
-       inference. AISTATS 2014, section 3.2. https://arxiv.org/abs/1401.0118
+  [1] Rajesh Ranganath, Sean Gerrish, David M. Blei. Black box variational
+      inference. AISTATS 2014, section 3.2. https://arxiv.org/abs/1401.0118
   """
 
   def evaluate(

@@ -47,12 +47,12 @@ class DARN(GradientEstimator):
 
   #### References
 
-  [1]: Karol Gregor, Ivo Danihelka, Andriy Mnih, Charles Blundell, Daan
-       Wierstra. Deep autoregressive networks. ICML 2014.
-       https://arxiv.org/abs/1310.8499
-  [2]: Shixiang Gu, Sergey Levine, Ilya Sutskever, Andriy Mnih. MuProp:
-       unbiased backpropagation for stochastic neural networks. ICLR 2016,
-       section 4.2, equations (5) to (7). https://arxiv.org/abs/1511.05176
+  [1] Karol Gregor, Ivo Danihelka, Andriy Mnih, Charles Blundell, Daan
+      Wierstra. Deep autoregressive networks. ICML 2014.
+      https://arxiv.org/abs/1310.8499
+  [2] Shixiang Gu, Sergey Levine, Ilya Sutskever, Andriy Mnih. MuProp:
+      unbiased backpropagation for stochastic neural networks. ICLR 2016,
+      section 4.2, equations (5) to (7). https://arxiv.org/abs/1511.05176
   """
 
   differentiates_f = True

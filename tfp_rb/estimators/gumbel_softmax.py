@@ -56,15 +56,15 @@ class GumbelSoftmax(RelaxedEstimator):
 
   #### References
 
-  [1]: Eric Jang, Shixiang Gu, Ben Poole. Categorical reparameterization with
-       Gumbel-softmax. ICLR 2017, equation (2) and section 2.2.
-       https://arxiv.org/abs/1611.01144
-  [2]: Chris J. Maddison, Andriy Mnih, Yee Whye Teh. The concrete distribution:
-       a continuous relaxation of discrete random variables. ICLR 2017,
-       equation (10). https://arxiv.org/abs/1611.00712
-  [3]: Max B. Paulus, Chris J. Maddison, Andreas Krause. Rao-Blackwellizing the
-       straight-through Gumbel-softmax gradient estimator. ICLR 2021, section
-       3.2 (GR-MCK). https://arxiv.org/abs/2010.04838
+  [1] Eric Jang, Shixiang Gu, Ben Poole. Categorical reparameterization with
+      Gumbel-softmax. ICLR 2017, equation (2) and section 2.2.
+      https://arxiv.org/abs/1611.01144
+  [2] Chris J. Maddison, Andriy Mnih, Yee Whye Teh. The concrete distribution:
+      a continuous relaxation of discrete random variables. ICLR 2017,
+      equation (10). https://arxiv.org/abs/1611.00712
+  [3] Max B. Paulus, Chris J. Maddison, Andreas Krause. Rao-Blackwellizing the
+      straight-through Gumbel-softmax gradient estimator. ICLR 2021, section
+      3.2 (GR-MCK). https://arxiv.org/abs/2010.04838
   """
 
   differentiates_f = True

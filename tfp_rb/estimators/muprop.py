@@ -40,9 +40,9 @@ class MuProp(GradientEstimator):
 
   #### References
 
-  [1]: Shixiang Gu, Sergey Levine, Ilya Sutskever, Andriy Mnih. MuProp:
-       unbiased backpropagation for stochastic neural networks. ICLR 2016,
-       equation (3). https://arxiv.org/abs/1511.05176
+  [1] Shixiang Gu, Sergey Levine, Ilya Sutskever, Andriy Mnih. MuProp:
+      unbiased backpropagation for stochastic neural networks. ICLR 2016,
+      equation (3). https://arxiv.org/abs/1511.05176
   """
 
   differentiates_f = True

@@ -53,10 +53,10 @@ class NVIL(GradientEstimator):
 
   #### References
 
-  [1]: Andriy Mnih, Karol Gregor. Neural variational inference and learning in
-       belief networks. ICML 2014, section 2.3.1, equation (9), and
-       algorithm 1; normalisation: section 2.3.2.
-       https://arxiv.org/abs/1402.0030
+  [1] Andriy Mnih, Karol Gregor. Neural variational inference and learning in
+      belief networks. ICML 2014, section 2.3.1, equation (9), and
+      algorithm 1; normalisation: section 2.3.2.
+      https://arxiv.org/abs/1402.0030
   """
 
   _DECAY = 0.8  # of the moving averages, as in [1]
@@ -122,8 +122,7 @@ class NVIL(GradientEstimator):
   ) -> Estimate:
     del seed
     value = f(atoms.values)
-    given = self.baseline() if callable(self.baseline) else self.baseline
-    given = tf.convert_to_tensor(given)
+    given = tf.convert_to_tensor(self._baseline_given_inputs())
     if given.shape.is_compatible_with(value.shape[1:] + [1]):
       given = tf.squeeze(given, axis=-1)  # the output unit of a network
     level = check_level(given, value)
@@ -147,6 +146,18 @@ class NVIL(GradientEstimator):
       surrogate=value + (value - tf.stop_gradient(level)) * move,
       auxiliary=mean_over_draws(signal**2, atoms),
     )
+
+  def _baseline_given_inputs(self):
+    if not callable(self.baseline):
+      return self.baseline
+    try:
+      return self.baseline()
+    except TypeError as error:
+      raise TypeError(
+        '`baseline` must be callable without arguments, or have been given '
+        f'them by `with_inputs`, but calling it failed: {error}. For a network '
+        "write `nvil.with_inputs(x)`, with this step's inputs."
+      ) from error
 
   def _update(self, signal, atoms):
     """Moves the averages by what the draws of the whole batch say."""

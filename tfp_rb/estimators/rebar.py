@@ -60,11 +60,11 @@ class REBAR(RelaxedControlVariate):
 
   #### References
 
-  [1]: George Tucker, Andriy Mnih, Chris J. Maddison, Dieterich Lawson, Jascha
-       Sohl-Dickstein. REBAR: low-variance, unbiased gradient estimates for
-       discrete latent variable models. NeurIPS 2017, section 3; the Gumbel
-       variables given the argmax: appendix C.
-       https://arxiv.org/abs/1703.07370
+  [1] George Tucker, Andriy Mnih, Chris J. Maddison, Dieterich Lawson, Jascha
+      Sohl-Dickstein. REBAR: low-variance, unbiased gradient estimates for
+      discrete latent variable models. NeurIPS 2017, section 3; the Gumbel
+      variables given the argmax: appendix C.
+      https://arxiv.org/abs/1703.07370
   """
 
   differentiates_f = True

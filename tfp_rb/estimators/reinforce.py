@@ -42,12 +42,12 @@ class REINFORCE(GradientEstimator):
 
   #### References
 
-  [1]: Ronald J. Williams. Simple statistical gradient-following algorithms for
-       connectionist reinforcement learning. _Machine Learning_, 8, 1992.
-  [2]: Runjing Liu, Jeffrey Regier, Nilesh Tripuraneni, Michael I. Jordan, Jon
-       McAuliffe. Rao-Blackwellized stochastic gradients for discrete
-       distributions. ICML 2019, equations (3) and (4).
-       https://arxiv.org/abs/1810.04777
+  [1] Ronald J. Williams. Simple statistical gradient-following algorithms for
+      connectionist reinforcement learning. _Machine Learning_, 8, 1992.
+  [2] Runjing Liu, Jeffrey Regier, Nilesh Tripuraneni, Michael I. Jordan, Jon
+      McAuliffe. Rao-Blackwellized stochastic gradients for discrete
+      distributions. ICML 2019, equations (3) and (4).
+      https://arxiv.org/abs/1810.04777
   """
 
   def __init__(

@@ -42,9 +42,9 @@ class ReinMax(GradientEstimator):
 
   #### References
 
-  [1]: Liyuan Liu, Chengyu Dong, Xiaodong Liu, Bin Yu, Jianfeng Gao. Bridging
-       discrete and backpropagation: straight-through and beyond. NeurIPS
-       2023, algorithm 2. https://arxiv.org/abs/2304.08612
+  [1] Liyuan Liu, Chengyu Dong, Xiaodong Liu, Bin Yu, Jianfeng Gao. Bridging
+      discrete and backpropagation: straight-through and beyond. NeurIPS
+      2023, algorithm 2. https://arxiv.org/abs/2304.08612
   """
 
   differentiates_f = True

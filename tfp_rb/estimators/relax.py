@@ -58,11 +58,11 @@ class RELAX(RelaxedControlVariate):
 
   #### References
 
-  [1]: Will Grathwohl, Dami Choi, Yuhuai Wu, Geoffrey Roeder, David Duvenaud.
-       Backpropagation through the void: optimizing control variates for
-       black-box gradient estimation. ICLR 2018, section 3.2, equation (8);
-       the objective: section 3.1, equation (6); algorithm 2.
-       https://arxiv.org/abs/1711.00123
+  [1] Will Grathwohl, Dami Choi, Yuhuai Wu, Geoffrey Roeder, David Duvenaud.
+      Backpropagation through the void: optimizing control variates for
+      black-box gradient estimation. ICLR 2018, section 3.2, equation (8);
+      the objective: section 3.1, equation (6); algorithm 2.
+      https://arxiv.org/abs/1711.00123
   """
 
   # Calls of `c` are cheap beside those of `f`.

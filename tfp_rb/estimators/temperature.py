@@ -32,8 +32,8 @@ class AnnealedTemperature(Configurable):
 
   #### References
 
-  [1]: Eric Jang, Shixiang Gu, Ben Poole. Categorical reparameterization with
-       Gumbel-softmax. ICLR 2017, section 4.2. https://arxiv.org/abs/1611.01144
+  [1] Eric Jang, Shixiang Gu, Ben Poole. Categorical reparameterization with
+      Gumbel-softmax. ICLR 2017, section 4.2. https://arxiv.org/abs/1611.01144
   """
 
   def __init__(

@@ -88,8 +88,8 @@ def fit_surrogate_posterior(
 
   #### References
 
-  [1]: Runjing Liu et al. Rao-Blackwellized stochastic gradients for discrete
-       distributions. ICML 2019. https://arxiv.org/abs/1810.04777
+  [1] Runjing Liu et al. Rao-Blackwellized stochastic gradients for discrete
+      distributions. ICML 2019. https://arxiv.org/abs/1810.04777
   """
   num_steps = _checks.check_int(num_steps, 'num_steps', minimum=1)
   if not callable(getattr(optimizer, 'apply_gradients', None)) or isinstance(

@@ -130,11 +130,11 @@ def monte_carlo_variational_loss(
 
   #### References
 
-  [1]: Runjing Liu et al. Rao-Blackwellized stochastic gradients for discrete
-       distributions. ICML 2019. https://arxiv.org/abs/1810.04777
-  [2]: Geoffrey Roeder, Yuhuai Wu, David Duvenaud. Sticking the landing: simple,
-       lower-variance gradient estimators for variational inference. NeurIPS
-       2017. https://arxiv.org/abs/1703.09194
+  [1] Runjing Liu et al. Rao-Blackwellized stochastic gradients for discrete
+      distributions. ICML 2019. https://arxiv.org/abs/1810.04777
+  [2] Geoffrey Roeder, Yuhuai Wu, David Duvenaud. Sticking the landing: simple,
+      lower-variance gradient estimators for variational inference. NeurIPS
+      2017. https://arxiv.org/abs/1703.09194
   """
   check_arguments(
     target_log_prob_fn,
