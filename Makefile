@@ -60,7 +60,7 @@ wheel: $(VENV)/.installed-test  ## Build a wheel into dist/
 	rm -rf build
 	$(RUN) -m build --wheel
 
-release-check: $(VENV)/.installed-test  ## Build, check, and test what is built
+release-check: $(VENV)/.installed-dev  ## Build, check, and test what is built
 	rm -rf build dist
 	$(RUN) -m build
 	$(RUN) -m twine check --strict dist/*

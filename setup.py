@@ -36,7 +36,6 @@ TEST = EXAMPLES + [
   'scipy',
   # The packaging test builds a wheel without downloading a build environment.
   'setuptools>=64',
-  'twine',
   'wheel',
 ]
 NOTEBOOKS = EXAMPLES + ['ipykernel', 'nbconvert']
@@ -70,7 +69,7 @@ setup(
     'test': TEST,
     'notebooks': NOTEBOOKS,
     'benchmarks': BENCHMARKS,
-    'dev': sorted(set(TEST + NOTEBOOKS)),
+    'dev': sorted({*TEST, *NOTEBOOKS, 'twine'}),
   },
   classifiers=[
     'Development Status :: 4 - Beta',

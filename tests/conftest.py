@@ -3,6 +3,7 @@
 # They take ten seconds and more, so they start first: one that starts last
 # leaves the other processes without work.
 LONG = (
+  'test_short_form_runs',
   'test_two_devices_make_the_step_of_one_but_draw_apart',
   'test_the_bernoulli_example_writes_tables_and_figures',
   'test_the_variance_benchmark_writes_what_it_prints',

@@ -125,6 +125,7 @@ def test_a_shared_draw_leaves_no_noise_when_all_atoms_are_summed(bernoulli):
 # The variances of all estimators.
 
 
+@pytest.mark.slow
 def test_the_variance_benchmark_writes_what_it_prints(tmp_path):
   # In a process of its own, as it is started from a command line: one script
   # has to be, and this one sets the seeds of the process.

@@ -64,6 +64,7 @@ def test_without_torch_the_row_says_how_to_install(script, monkeypatch):
   assert "pip install -e '.[benchmarks]'" in failed['torch', '']
 
 
+@pytest.mark.slow
 def test_peak_memory_is_that_of_a_process_of_its_own(tmp_path):
   scripts.run_command(
     'examples/benchmarks/moving_memory.py',

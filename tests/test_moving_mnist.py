@@ -75,6 +75,7 @@ def test_methods_start_alike(script):
     np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow  # as in `test_semisupervised_mnist.py`, with two optimizers
 def test_a_run_that_was_stopped_ends_with_the_same_numbers(script, tmp_path):
   # RELAX has an optimizer of its own, whose state has to come back, too.
   small = {'frame': 12, 'window': 4, 'hidden_units': 3, 'channels': 2}

@@ -112,6 +112,7 @@ SHORT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('command', SHORT)
 def test_script_runs(command, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)  # what it writes goes to `outputs/`

@@ -150,8 +150,8 @@ def amid_a_row_of_the_log(callback):
   ('epoch', 'kill'),
   [
     (0, between_weights_and_count),
-    (1, amid_the_weights),
-    (1, amid_a_row_of_the_log),
+    pytest.param(1, amid_the_weights, marks=pytest.mark.slow),
+    pytest.param(1, amid_a_row_of_the_log, marks=pytest.mark.slow),
   ],
 )
 def test_a_run_that_was_killed_ends_with_the_same_numbers(

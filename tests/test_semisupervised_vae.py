@@ -508,6 +508,7 @@ for make_estimator in (
 """
 
 
+@pytest.mark.slow
 def test_two_devices_make_the_step_of_one_but_draw_apart():
   # In a process of its own: devices are set before the first operation.
   done = subprocess.run(

@@ -226,6 +226,7 @@ def test_only_given_variables_are_trained():
 # Many sites.
 
 
+@pytest.mark.slow
 def test_fifty_sites_under_xla():
   # Sites that attract their neighbours, around a random field.
   field = tf.constant(RNG.normal(size=[50, 4]), tf.float32)
