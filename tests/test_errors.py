@@ -35,6 +35,24 @@ def raises(kind, *parts):
   return pytest.raises(kind, match=f'(?s){pattern}')
 
 
+# `seed`.
+
+
+@pytest.mark.parametrize('value', [[1], [1, 2, 3], [[1, 2]]], ids=str)
+def test_a_stateless_seed_must_be_a_pair(value):
+  # TensorFlow takes [1, 2, 3], and draws what it draws for [1, 2].
+  with raises(
+    ValueError, '`seed` must be', 'two integers', str(value), 'Write'
+  ):
+    tfp_rb.expectation(cost, Q, seed=value)
+
+
+@pytest.mark.parametrize('value', [1.5, 'a', [1.0, 2.0]], ids=str)
+def test_a_seed_must_be_made_of_integers(value):
+  with raises(TypeError, '`seed` must be', 'two integers', str(value), 'Write'):
+    tfp_rb.expectation(cost, Q, seed=value)
+
+
 # `num_summed`, `budget`, `num_samples`.
 
 

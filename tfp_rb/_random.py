@@ -53,8 +53,27 @@ def split_seed(seed, n):
 
   Returns:
     seeds: List of `n` `Tensor`s, `int32[2]`.
+
+  Raises:
+    TypeError: `seed` is not made of integers.
+    ValueError: `seed` is not a pair.
   """
-  return tf.unstack(_bits([n, 2], tfp.random.sanitize_seed(seed), tf.int32))
+  return tf.unstack(_bits([n, 2], _stateless(seed), tf.int32))
+
+
+def _stateless(seed):
+  """A pair; TensorFlow takes any vector, and ignores a third number."""
+  expected = (
+    '`seed` must be None, a Python int or a stateless seed, two integers, but '
+    f'is {seed!r}. Write, for example, `seed=[0, step]`.'
+  )
+  try:
+    stateless = tfp.random.sanitize_seed(seed)
+  except TypeError as error:
+    raise TypeError(expected) from error
+  if not stateless.shape.is_compatible_with([2]):
+    raise ValueError(expected)
+  return stateless
 
 
 def _bits(shape, seed, dtype):
