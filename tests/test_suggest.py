@@ -457,4 +457,4 @@ def test_the_reason_says_by_what_the_gradient_is_taken(kind):
   q = tfd.Categorical(logits=kind([0.0, 1.0, 2.0]))
   found = diagnostics.suggest(lambda z: tf.gather([1.0, 5.0, 2.0], z), q, 2)
   by = 'trainable variables' if kind is tf.Variable else 'logits of the values'
-  assert found.reason.endswith(f', of the gradient by the {by}.')
+  assert found.reason.endswith(f', of the gradient with respect to the {by}.')

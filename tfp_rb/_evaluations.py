@@ -11,7 +11,7 @@ _counts = []
 
 @contextlib.contextmanager
 def count_evaluations():
-  """Counts the atoms that every `f` is given inside of the `with` block.
+  """Counts the atoms that every `f` is given inside the `with` block.
 
   Counted is what runs eagerly: tracing a function evaluates nothing, and what
   was traced before cannot be seen.

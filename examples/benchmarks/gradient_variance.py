@@ -99,7 +99,7 @@ def plot(path, rows, column):
     yticks=range(len(rows)),
     yticklabels=[f'{r["evaluations"]}: {r["estimator"]}' for r in rows],
     xscale='log',
-    xlabel=f'variance of the gradient by the {column}, 95 % intervals',
+    xlabel=f'variance of the gradient w.r.t. the {column}, 95 % intervals',
     title=f'{rows[0]["checkpoint"]}, {rows[0]["data"]}',
   )
   axis.set_ylabel('evaluations of f: estimator')

@@ -1,10 +1,10 @@
 """Exact gradient variance of the location in moving MNIST, at a checkpoint.
 
 `f` is evaluated at all 4,624 locations of a frame, with one draw of `z` each.
-Given these numbers the variance of the gradient by the logits of the location
-is a closed form for every estimator here, so that nothing is left to chance
-but the frames: where pairs of gradients (`moving_variance.py`) have heavy
-tails, this tells estimators apart.
+Given these numbers the variance of the gradient with respect to the logits of
+the location is a closed form for every estimator here, so that nothing is left
+to chance but the frames: where pairs of gradients (`moving_variance.py`) have
+heavy tails, this tells estimators apart.
 
   python examples/benchmarks/moving_exact_variance.py \\
     --checkpoint=outputs/moving_mnist/RB-REINFORCE+/0/last.keras

@@ -6,9 +6,9 @@ trained model.
 Three distributions: concentrated (10 values, the best has 3/4 of the mass),
 flat (10 values) and large (1000 values, the best has about 1/8). For every
 estimator, number `k` of summed atoms and number of draws: evaluations of `f`,
-variance of the gradient by the logits (the sum over the logits, in units of the
-squared norm of the exact gradient), variance times evaluations, and the bias,
-in units of that norm, where there is one.
+variance of the gradient with respect to the logits (the sum over the logits, in
+units of the squared norm of the exact gradient), variance times evaluations,
+and the bias, in units of that norm, where there is one.
 
 NVIL, REBAR and RELAX are trained first, at the fixed distribution; the
 others need no training. Variances are measured over `--draws` gradients,

@@ -39,7 +39,7 @@ class Row(NamedTuple):
     q: Array of shape `[K]`, probabilities that sum to 1.
     f: Array of shape `[K]`.
     scores: Array of shape `[K, P]`, gradients of `log q`; `None` stands for
-      those by the logits of the values, `s(z) = e(z) - q`.
+      those with respect to the logits of the values, `s(z) = e(z) - q`.
   """
 
   q: np.ndarray

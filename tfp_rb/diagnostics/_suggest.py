@@ -111,8 +111,8 @@ def suggest(
 
   Its `reason`: "Sum the 2 best values, which hold 93 % of the mass, and draw 1,
   with a leave-one-out baseline: the least variance of 8 options, 0.035 times
-  that of 3 plain draws. Exact, from `f` at 5 values, of the gradient by the
-  logits of the values."
+  that of 3 plain draws. Exact, from `f` at 5 values, of the gradient with
+  respect to the logits of the values."
   """
   if not callable(f):
     raise TypeError(
@@ -215,7 +215,7 @@ def _reason(best, table, support, budget):
   if not support.is_whole:
     num_draws = support.num_evaluations - budget
     known = f'An estimate, from a pilot of {num_draws} draws'
-  return f'{choice}: {gain}. {known}, of the gradient by {by}.'
+  return f'{choice}: {gain}. {known}, of the gradient with respect to {by}.'
 
 
 def _percent(mass):

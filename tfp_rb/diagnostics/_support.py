@@ -107,7 +107,7 @@ def _scores(tape, atoms, distribution):
       f'`most_evaluations` must be smaller: the scores of {num_rows} values by '
       f'{num_components} trainable variables of the distribution do not fit '
       'into memory. Lower it, or build the distribution from plain Tensors, '
-      'for the gradient by the logits of its values.'
+      'for the gradient with respect to the logits of its values.'
     )
   parts = tape.jacobian(atoms.log_prob, variables, unconnected_gradients='zero')
   size = atoms.log_prob.shape[0]

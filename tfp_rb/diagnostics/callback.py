@@ -18,10 +18,10 @@ class GradientVariance(keras.callbacks.Callback):
   """Logs the variance of the gradient and `q(rest)` for TensorBoard.
 
   For the models of `tfp_rb.models`, and any other with their `step_loss`. The
-  gradient by the model's trainable variables is taken on one batch, the same
-  all along, with other seeds, in pairs as in `sampled_moments`. The noise is
-  all of `step_loss`: that of the atoms, and what else the model draws.
-  Written are
+  gradient with respect to the model's trainable variables is taken on one
+  batch, the same all along, with other seeds, in pairs as in
+  `sampled_moments`. The noise is all of `step_loss`: that of the atoms, and
+  what else the model draws. Written are
 
   * `gradient_variance`, the total variance of the gradient of the mean loss of
     the batch, and `gradient_variance_low` and `_high`, its 95 % interval;

@@ -139,7 +139,7 @@ def _merged(own, module, kind):
 
 
 def innermost(estimator):
-  """What says what an estimate is, inside of what says where it is made.
+  """What says what an estimate is, inside what says where it is made.
 
   Args:
     estimator: A `GradientEstimator`, Rao-Blackwellized or not.

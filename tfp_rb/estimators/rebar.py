@@ -25,10 +25,10 @@ class REBAR(RelaxedControlVariate):
   restricted, `2 (k + M)` otherwise.
 
   Temperature and scale may be variables. The squared gradient of the whole
-  estimate by the logits (of both classes of a `Bernoulli`), whose mean is the
-  variance up to a constant, travels
-  in `auxiliary`, reaches only them, and is descended in the same backward pass
-  if the optimizer is given `estimator.trainable_variables`.
+  estimate w.r.t. the logits (of both classes of a `Bernoulli`), whose mean is
+  the variance up to a constant, travels in `auxiliary`, reaches only them, and
+  is descended in the same backward pass if the optimizer is given
+  `estimator.trainable_variables`.
 
   Works on `OneHotCategorical` and `Bernoulli`, and on `Independent` and
   `Sample` of them; `f` takes vectors inside the simplex (numbers in (0, 1)

@@ -21,7 +21,7 @@ class EstimatorModel(keras.Model):
   """A model with one expectation over a discrete variable in its loss.
 
   A model defines `step_loss`. `fit` may be given several batches at once, with
-  one more axis in front: these steps run inside of one compiled call.
+  one more axis in front: these steps run inside one compiled call.
   """
 
   def __init__(

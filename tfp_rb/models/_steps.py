@@ -8,7 +8,7 @@ __all__ = ['over_batches']
 def over_batches(step, data, rank):
   """Calls `step` for a batch, or for each of several in a loop.
 
-  On a CPU steps that follow each other inside of a compiled function take half
+  On a CPU steps that follow each other inside a compiled function take half
   the time of as many calls: the variables stay inside.
 
   Args:

@@ -17,7 +17,7 @@ __all__ = ['EstimatorLayer']
 
 @keras.saving.register_keras_serializable('tfp_rb')
 class EstimatorLayer(keras.layers.Layer):
-  """Holds a `tfp_rb.GradientEstimator` inside of a Keras model.
+  """Holds a `tfp_rb.GradientEstimator` inside a Keras model.
 
   Keras tracks and saves variables of its own only. Those of an estimator (the
   baseline of `NVIL`, the control variate of `RELAX`) would neither be trained

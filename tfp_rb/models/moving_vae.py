@@ -45,7 +45,7 @@ class MovingVAE(EstimatorModel):
   of its window it is a closed form in the number of lit pixels there.
 
   `fit` takes a dataset of digits of values 0 to 255, `[B, window, window]`, or
-  `[S, B, window, window]` for `S` steps inside of one compiled call. They are
+  `[S, B, window, window]` for `S` steps inside one compiled call. They are
   binarized and placed anew at each step, at whole pixels. As published, the
   last row and column in which they would fit are left out.
 

@@ -44,7 +44,7 @@ class SemiSupervisedVAE(EstimatorModel):
 
   `fit` takes a dataset of `(unlabeled, labeled, labels)`: images of values 0 to
   255, `[B, 784]`, and integers. They are binarized anew at each step. With one
-  more axis in front, `[S, B, 784]`, the `S` steps run inside of one compiled
+  more axis in front, `[S, B, 784]`, the `S` steps run inside one compiled
   call, which on a CPU halves their time. `evaluate` takes `(images, labels)`,
   `predict` images; it returns log-probabilities of the labels.
 

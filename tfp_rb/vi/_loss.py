@@ -40,9 +40,9 @@ def monte_carlo_variational_loss(
   """Estimates `E_q[discrepancy_fn(log p(z) - log q(z))]`, and its gradient.
 
   As `tfp.vi.monte_carlo_variational_loss`, but right for a surrogate posterior
-  `q` that is discrete, or discrete in some of its parts: the gradient by the
-  discrete parts is that of one of the estimators of this library, the gradient
-  by the continuous parts is reparameterized.
+  `q` that is discrete, or discrete in some of its parts: the gradient w.r.t.
+  the discrete parts is that of one of the estimators of this library, that
+  w.r.t. the continuous parts is reparameterized.
 
   ```none
   gradient   sum_i w_i (F + dF/dlog q - level) grad log q(d_i)  +  grad F
@@ -50,7 +50,7 @@ def monte_carlo_variational_loss(
 
   `F` is the discrepancy at an atom, `d_i` its discrete parts. That `F` contains
   `log q` is accounted for in what the estimator (and its baseline) is given, so
-  at `q = p` the gradient by the discrete parts has no variance at all: with
+  at `q = p` the gradient w.r.t. the discrete parts has no variance at all: with
   every estimator if `p` is normalized, else with a baseline that follows its
   constant, as the default has. `grad F` passes through what parameters
   `target_log_prob_fn` has and through the continuous parts.
