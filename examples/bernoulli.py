@@ -34,6 +34,8 @@ import tqdm
 
 import tfp_rb
 
+plt.style.use('seaborn-v0_8-colorblind')
+
 _TRIALS = flags.DEFINE_integer('trials', 20, 'Independent runs of SGD.')
 _STEPS = flags.DEFINE_integer('steps', 1000, 'Steps of SGD.')
 _DRAWS = flags.DEFINE_integer('draws', 10_000, 'Gradients for each variance.')

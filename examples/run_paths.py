@@ -20,6 +20,7 @@ COLOURS = (
 )  # fmt: skip
 LINES = ('-', '--', '-.', ':')
 MARKERS = 'osD^vxP*'
+ABOUT = 'mean and standard error (number of runs)'
 
 
 def collect(output, columns, first):
@@ -146,7 +147,7 @@ def plot_paths(axis, runs, column, every=1):
       marker=MARKERS[i % len(MARKERS)],
       markersize=4,
       markevery=max(1, len(epochs) // 20),
-      label=method,
+      label=f'{method} ({len(paths)})',
     )
     if len(paths) > 1:
       axis.fill_between(

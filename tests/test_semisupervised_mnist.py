@@ -214,7 +214,7 @@ def test_the_script_writes_rows_and_figures(tmp_path):
   assert len(rows) == 2 * 3
   assert all('subset' in row['data'] for row in rows)
   assert {row['method'] for row in rows} == {'RB-REINFORCE', 'budget=2'}
-  names = ('figure_4.png', 'generated.png')
+  names = ('figure_4.png', 'figure_4_all.png', 'generated.png')
   for name in names:
     assert (tmp_path / name).stat().st_size > 10_000
     (tmp_path / name).unlink()

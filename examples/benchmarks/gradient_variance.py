@@ -14,6 +14,8 @@ import tensorflow as tf
 matplotlib.use('Agg')
 import matplotlib.pyplot as plt
 
+plt.style.use('seaborn-v0_8-colorblind')
+
 NORMAL_95 = 1.959964
 
 
@@ -100,7 +102,9 @@ def plot(path, rows, column):
     yticklabels=[f'{r["evaluations"]}: {r["estimator"]}' for r in rows],
     xscale='log',
     xlabel=f'variance of the gradient w.r.t. the {column}, 95 % intervals',
-    title=f'{rows[0]["checkpoint"]}, {rows[0]["data"]}',
+  )
+  axis.set_title(
+    f'at {rows[0]["checkpoint"]}, {rows[0]["data"]}', fontsize=8, loc='right'
   )
   axis.set_ylabel('evaluations of f: estimator')
   axis.invert_yaxis()

@@ -34,6 +34,8 @@ import tfp_rb
 matplotlib.use('Agg')
 import matplotlib.pyplot as plt
 
+plt.style.use('seaborn-v0_8-colorblind')
+
 tfb = tfp.bijectors
 tfd = tfp.distributions
 
@@ -291,10 +293,12 @@ def plot(rows, output_dir):
           calls,
           [best[c] for c in calls],
           marker='osv^Dx+*P'[i % 9],
+          linestyle=('-', '--', ':', '-.')[i % 4],
           label=name,
         )
     axis.set(title=problem, yscale='log', xlabel='evaluations of f')
   axes[0].set_ylabel('variance of the gradient / |gradient|^2, best k')
+  figure.suptitle('Estimators without bias, decoder of a one-hot z (simulated)')
   handles, labels = axes[0].get_legend_handles_labels()
   figure.legend(handles, labels, loc='lower center', ncols=5, fontsize=8)
   figure.tight_layout(rect=(0.0, 0.1, 1.0, 1.0))
