@@ -314,6 +314,16 @@ def test_keras_variables_are_variables(run_eagerly):
     ({'num_pairs': 1}, ValueError, ['`num_pairs` must be at least 2', '1']),
     ({'num_pairs': 2.0}, TypeError, ['`num_pairs` must be a Python int']),
     ({'seed': [0, 1]}, TypeError, ['`seed` must be a Python int']),
+    (
+      {'variables': [tf.Variable(1.0)]},
+      ValueError,
+      ['`loss` must depend on one of the `variables`', 'None', 'Pass'],
+    ),
+    (
+      {'variables': [tf.Variable(1)]},
+      TypeError,
+      ['`variables` must be floating', 'int32', 'Leave it out'],
+    ),
   ],
   ids=str,
 )
@@ -322,6 +332,15 @@ def test_arguments_of_sampled_moments_are_checked(arguments, kind, parts):
   given = {'loss': loss_of(reinforce(), logits), 'variables': [logits]}
   with raises(kind, *parts):
     diagnostics.sampled_moments(**{**given, **arguments})
+
+
+def test_variables_that_are_not_trainable_count():
+  variances = []
+  for trainable in (True, False):
+    logits = tf.Variable(LOGITS, trainable=trainable)
+    loss = loss_of(reinforce(), logits)
+    variances.append(diagnostics.sampled_moments(loss, [logits], 3).variance)
+  assert variances[0] == variances[1] > 0.0
 
 
 # Evaluations of `f`.
@@ -480,6 +499,18 @@ def test_noise_of_each_atom_breaks_the_bounds():
   assert rows[-1].variance > rows[-1].bound == 0.0
 
 
+@pytest.mark.parametrize(
+  'baseline',
+  [baselines.IndependentSample(shared=False), baselines.LeaveOneOut()],
+  ids=['own', 'leave_one_out'],
+)
+def test_a_budget_needs_draws_that_share_the_variance_of_one(baseline):
+  with raises(ValueError, '`budget` must be None', 'exact_moments'):
+    diagnostics.variance_bounds(
+      tfp_rb.REINFORCE(baseline), problem, [LOGITS], budget=3
+    )
+
+
 def test_bounds_need_a_single_draw():
   with raises(ValueError, '`num_samples=1`', 'but has 2', '`budget`'):
     diagnostics.variance_bounds(
@@ -609,8 +640,13 @@ def test_variances_at_equal_evaluations_are_plotted_row_by_row(ax):
 
 def test_no_variance_has_a_place_on_the_plot(ax):
   rows = [comparison('plain', 2, 1.0), comparison('Exact', 4, 0.0)]
+  rows += [comparison('summed', 3, 1e-3), comparison('better', 3, 1e-4)]
   diagnostics.plot_variance(rows, ax=ax)
   assert ax.get_yscale() == 'symlog'
+  height = lambda y: ax.transData.transform((3.0, y))[1]
+  gap = height(1.0) - height(1e-3)
+  assert height(1e-3) - height(1e-4) == pytest.approx(gap / 3, rel=0.01)
+  assert height(1e-4) - height(0.0) > 0.1 * gap
 
 
 def test_masses_are_plotted_line_by_line(ax):
@@ -745,6 +781,51 @@ def test_what_is_logged_is_what_is_measured(measured):
   assert last.keys() == expected.keys()
   for tag, value in expected.items():
     np.testing.assert_allclose(last[tag], value, rtol=1e-5)
+
+
+def test_it_writes_beside_keras_own_summaries(tmp_path):
+  callback = diagnostics.GradientVariance(tmp_path / 'a', BATCH, num_pairs=2)
+  # Which lets summaries pass at every 100th step only.
+  other = keras.callbacks.TensorBoard(
+    str(tmp_path / 'b'), update_freq=100, write_graph=False
+  )
+  fit(reinforce(1), [other, callback], epochs=2)
+  assert [step for step, _ in events(tmp_path / 'a')['rest']] == [0, 1]
+
+
+class WithAverages(Tiny):
+  """Has state of its own, and no estimator to be asked for."""
+
+  estimator = None
+
+  def __init__(self, estimator):
+    super().__init__(estimator)
+    self.normalization = keras.layers.BatchNormalization()
+    self.normalization.build([None, 4])
+
+  def step_loss(self, batch, seed, step):
+    x = self.normalization(*batch, training=True)
+    return super().step_loss((x,), seed, step)
+
+
+def test_averages_of_layers_are_put_back(tmp_path):
+  def averages(callbacks):
+    keras.utils.set_random_seed(0)
+    model = WithAverages(reinforce(1))
+    model.compile(keras.optimizers.Adam(0.01), jit_compile=False)
+    data = tf.data.Dataset.from_tensors(BATCH).repeat(2)
+    model.fit(data, epochs=2, verbose=0, callbacks=callbacks)
+    return model.get_weights()
+
+  callback = diagnostics.GradientVariance(tmp_path, BATCH, num_pairs=2)
+  for a, b in zip(averages([]), averages([callback]), strict=True):
+    np.testing.assert_array_equal(a, b)
+
+
+def test_the_callback_needs_a_compiled_model(tmp_path):
+  callback = diagnostics.GradientVariance(tmp_path, BATCH)
+  with raises(ValueError, 'compiled model', '`Tiny`', '`compile`'):
+    callback.set_model(Tiny(reinforce(1)))
 
 
 @pytest.mark.slow

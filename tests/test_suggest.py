@@ -274,11 +274,11 @@ def test_suggestions_for_200_problems_are_the_best_by_enumeration():
     cost = costs(COSTS[i % len(COSTS)], len(q), rng)
     # At most some thousand tuples.
     most = int(np.log(4000.0) / np.log(len(q)))
-    budget = int(rng.integers(1, min(most, len(q) - 1) + 1))
+    budget = int(rng.integers(2, min(most, len(q) - 1) + 1))
     found = diagnostics.suggest(gathered(cost, number), distribution, budget)
     variances = candidates(q, cost[order], budget)
     # By Proposition 2 the same splits come again.
-    assert len(found.table) == len(variances) + min(budget, 2)
+    assert len(found.table) == len(variances) + 2
     assert found.num_summed + found.num_samples == budget
     is_leave_one_out = 'leave-one-out' in found.table[0].name
     chosen = variances[found.num_summed, is_leave_one_out]
@@ -353,6 +353,18 @@ def test_all_is_summed_where_the_budget_allows():
   }
 
 
+def test_a_budget_for_more_than_all_sums_all():
+  q = tfd.Categorical(logits=[0.0, 1.0, 2.0])
+  found = diagnostics.suggest(lambda z: tf.cast(z, tf.float32), q, budget=2000)
+  assert isinstance(found.estimator, tfp_rb.Exact)
+
+
+def test_the_reason_says_what_is_left_of_a_countable_support():
+  f = lambda z: (z - 1.0) ** 2
+  found = diagnostics.suggest(f, tfd.Poisson(np.float64(0.5)), budget=2)
+  assert 'at 64 values and all but a mass of 1e-12' in found.reason
+
+
 def test_a_single_evaluation_is_a_plain_draw():
   q = tfd.Categorical(logits=[0.0, 1.0, 2.0])
   found = diagnostics.suggest(lambda z: tf.cast(z, tf.float32), q, budget=1)
@@ -416,6 +428,11 @@ def test_variances_of_a_batch_add_up():
       ['`f` must be finite', '1 of 3', 'Repair'],
     ),
     (
+      {'distribution': tfd.Categorical(logits=[0.0, np.nan, 2.0])},
+      ValueError,
+      ['`distribution` must have finite parameters', 'nan', 'logits'],
+    ),
+    (
       {'f': lambda z: tf.zeros([2])},
       ValueError,
       ['`f` must return', '(3,)', '(2,)'],
@@ -423,7 +440,7 @@ def test_variances_of_a_batch_add_up():
   ],
   ids=[
     'f', 'continuous', 'unregistered', 'no_budget', 'budget', 'evaluations',
-    'infinite', 'shape',
+    'infinite', 'nan', 'shape',
   ],
 )  # fmt: skip
 def test_arguments_are_checked(arguments, kind, parts):

@@ -273,7 +273,8 @@ def register(spoil):
   @tfp_rb.RegisterPartition(Wrong)
   def partition_wrong(q, num_summed):
     plain = tfd.Categorical(logits=q.logits)
-    return spoil(tfp_rb.partition(plain, num_summed), plain)
+    # A product may ask for more values than there are.
+    return spoil(base.find_partition(plain, num_summed), plain)
 
 
 def wrong_problem(logits):
@@ -304,6 +305,64 @@ def test_wrong_partition_is_caught(name, estimator):
     testing.assert_unbiased(
       summed(estimator()), problem=wrong_problem, parameters=[logits]
     )
+
+
+def returns_zero(partition, q):
+  """Draws that enumeration does not see."""
+  del q
+  draw = partition.sample_rest
+  return partition._replace(
+    sample_rest=draw and (lambda n, seed: tf.zeros_like(draw(n, seed)))
+  )
+
+
+@pytest.mark.usefixtures('registry')
+def test_wrong_draws_are_caught_inside_what_wraps_them():
+  register(returns_zero)
+  logits = tf.constant([[0.3, 1.0, -0.5], [0.0, 2.0, 0.1]], tf.float64)
+
+  def problem(logits):
+    cost = tf.constant([2.0, -1.0, 0.5], logits.dtype)
+    f = lambda z: tf.reduce_prod(tf.gather(cost, z), axis=-1)
+    return f, tfd.Independent(Wrong(logits=logits), 1)
+
+  with pytest.raises(AssertionError):
+    testing.assert_unbiased(
+      tfp_rb.REINFORCE(), problem=problem, parameters=[logits]
+    )
+
+
+# Rounding.
+
+
+@pytest.mark.parametrize('is_first', [True, False])
+def test_rounding_is_that_of_all_parameters(is_first):
+  def problem(*parameters):
+    logits = parameters[0 if is_first else 1]
+    cost = 1e9 + tf.constant([1.0, 2.0, 3.0], tf.float64)
+    return lambda z: tf.gather(cost, z), tfd.Categorical(logits=logits)
+
+  logits = tf.constant([0.3, 1.0, -0.5], tf.float64)
+  unused = tf.zeros([2], tf.float64)
+  parameters = [logits, unused] if is_first else [unused, logits]
+  testing.assert_unbiased(tfp_rb.REINFORCE(), problem, parameters)
+
+
+class DoubledValue(tfp_rb.REINFORCE):
+  def evaluate(self, f, distribution, atoms, seed):
+    estimate = super().evaluate(f, distribution, atoms, seed)
+    return estimate._replace(value=2.0 * estimate.value)
+
+
+@pytest.mark.parametrize('scale', [1.0, 1e-13])
+def test_a_doubled_value_is_caught_at_any_scale(scale):
+  def problem(logits):
+    cost = scale * tf.constant([1.0, 2.0, 3.0], tf.float64)
+    return lambda z: tf.gather(cost, z), tfd.Categorical(logits=logits)
+
+  logits = tf.constant([0.3, 1.0, -0.5], tf.float64)
+  with pytest.raises(AssertionError, match='The value is biased'):
+    testing.assert_unbiased(DoubledValue(), problem, [logits])
 
 
 # What cannot be tested.

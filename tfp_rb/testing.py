@@ -129,9 +129,13 @@ def assert_unbiased(
 
 
 def _is_partition_of_the_user(distribution):
+  """Of the distribution, or of one that it wraps."""
   function = registered_function(distribution)
   # `str`, since a function made by `exec` may have no module.
-  return not str(function.__module__).startswith('tfp_rb.')
+  if not str(function.__module__).startswith('tfp_rb.'):
+    return True
+  wrapped = getattr(distribution, 'distribution', None)
+  return wrapped is not None and _is_partition_of_the_user(wrapped)
 
 
 def _flat(gradients):
@@ -142,14 +146,13 @@ def _check_exactly(outcomes, value, gradient):
   mean_value = np.sum(outcomes.probabilities * outcomes.values, axis=0)
   mean = _flat([np.sum(g, axis=0) for g in outcomes.weighted_gradients])
   # Rounding is relative to what was added up, not to what is left of it.
-  size = np.sum(np.abs(outcomes.weighted_gradients[0])) + np.linalg.norm(
-    gradient
-  )
+  size = sum(np.sum(np.abs(g)) for g in outcomes.weighted_gradients)
+  size += np.linalg.norm(gradient)
   tolerance = 1e4 * np.finfo(value.dtype).eps * size
   error = np.linalg.norm(mean - gradient)
   value_error = np.max(np.abs(mean_value - value))
   value_tolerance = (
-    1e4 * np.finfo(value.dtype).eps * (1.0 + np.max(np.abs(outcomes.values)))
+    1e4 * np.finfo(value.dtype).eps * np.max(np.abs(outcomes.values))
   )
   norm = np.linalg.norm(gradient)
   if not error <= tolerance:

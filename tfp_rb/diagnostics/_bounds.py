@@ -8,9 +8,10 @@ import tensorflow as tf
 from tfp_rb import _checks
 from tfp_rb._rao_blackwell import rao_blackwellize
 from tfp_rb._types import Problem, TensorLike
+from tfp_rb.baselines import IndependentSample, LeaveOneOut, Optimal
 from tfp_rb.diagnostics._mass import rest_mass
 from tfp_rb.diagnostics._moments import enumerate_all, total_variance
-from tfp_rb.estimators.base import GradientEstimator
+from tfp_rb.estimators.base import GradientEstimator, innermost
 from tfp_rb.partitions.base import find_partition
 
 __all__ = ['VarianceBound', 'variance_bounds']
@@ -74,7 +75,8 @@ def variance_bounds(
 
   Raises:
     ValueError: `estimator` draws more than once, or its outcomes cannot be
-      enumerated.
+      enumerated; or there is a `budget`, and the variance of several draws does
+      not follow from that of one.
 
   #### Examples
 
@@ -104,6 +106,7 @@ def variance_bounds(
     )
   if budget is not None:
     budget = _checks.check_int(budget, 'budget', minimum=1)
+    _check_draws_share(estimator)
   parameters = [tf.convert_to_tensor(p) for p in parameters]
 
   def variance_of_one_draw(k):
@@ -134,3 +137,15 @@ def variance_bounds(
       )
     )
   return rows
+
+
+def _check_draws_share(estimator):
+  """Refuses what has noise at summed atoms, or levels of the other draws."""
+  baseline = getattr(innermost(estimator), 'baseline', None)
+  is_own = isinstance(baseline, IndependentSample) and not baseline.shared
+  if is_own or isinstance(baseline, LeaveOneOut | Optimal):
+    raise ValueError(
+      '`budget` must be None with this baseline, since several draws do not '
+      f'share out the variance of one, but is given with {baseline!r}. Use '
+      '`exact_moments` of each split, or `IndependentSample()`.'
+    )

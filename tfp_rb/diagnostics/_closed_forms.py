@@ -60,7 +60,7 @@ def variance(row, num_summed, num_draws, leave_one_out):
     variance: Python `float`.
   """
   mass = np.sum(row.q[num_summed:])
-  if not mass > 0.0:
+  if mass == 0.0:
     return 0.0
   p, f = row.q[num_summed:] / mass, row.f[num_summed:]
   mean = p @ f

@@ -55,8 +55,8 @@ def sampled_moments(
   Raises:
     TypeError: `loss` is not callable, `num_pairs` is not an `int`, or
       `variables` has something else.
-    ValueError: `num_pairs` is too small, `variables` is no list or empty, or
-      `reference` has other shapes.
+    ValueError: `num_pairs` is too small, `variables` is no list or empty, the
+      loss depends on none of them, or `reference` has other shapes.
 
   #### Examples
 
@@ -89,8 +89,16 @@ def sampled_moments(
   @tf.function(autograph=False)
   def gradient(seed):
     with tf.GradientTape() as tape:
+      tape.watch(variables)  # also such that are not trainable
       value = loss(seed)
-    return gradients_of(tape, value, variables)
+    gradients = gradients_of(tape, value, variables)
+    if gradients is None:
+      raise ValueError(
+        '`loss` must depend on one of the `variables` at least, but its '
+        'gradient with respect to all of them is None. Pass the variables '
+        'that it reads, and build the distribution inside it.'
+      )
+    return gradients
 
   variance, interval, mean = measure_pairs(gradient, num_pairs, seed)
   with count_evaluations() as numbers:
@@ -122,6 +130,11 @@ def _as_tensorflow(variables):
         '`variables` must be `tf.Variable`s or those of Keras, but one is '
         f'{variable!r}. Make it a variable that `loss` reads.'
       )
+    if not variable.dtype.is_floating:
+      raise TypeError(
+        '`variables` must be floating, since a gradient is taken with respect '
+        f'to them, but one has dtype {variable.dtype.name}. Leave it out.'
+      )
   return found
 
 
@@ -139,9 +152,14 @@ def _check_reference(reference, variables):
 
 
 def gradients_of(tape, value, variables):
-  """Gradients as dense `Tensor`s, 0 where there is none."""
-  gradients = tape.gradient(value, variables, unconnected_gradients='zero')
-  return [tf.convert_to_tensor(g) for g in gradients]
+  """Gradients as dense `Tensor`s, 0 where there is none; `None` if all are."""
+  gradients = tape.gradient(value, variables)
+  if all(g is None for g in gradients):
+    return None
+  return [
+    tf.zeros_like(v) if g is None else tf.convert_to_tensor(g)
+    for g, v in zip(gradients, variables, strict=True)
+  ]
 
 
 def measure_pairs(gradient, num_pairs, seed):

@@ -68,9 +68,8 @@ def plot_variance(
   ax.set(
     xlabel='evaluations of f',
     ylabel='total variance of the gradient, 95 % intervals',
-    # A variance of 0 has no place on a plain logarithmic axis.
-    yscale='log' if all(row.variance > 0.0 for row in rows) else 'symlog',
   )
+  ax.set_yscale(**_scale(rows))
   ax.legend()
   return _with_whole_numbers(ax)
 
@@ -87,10 +86,18 @@ def _plot_by_name(rows, num_evaluations, ax):
     xlabel=(
       f'total variance of the gradient, {num_evaluations} evaluations of f, '
       '95 % intervals'
-    ),
-    xscale='log' if all(row.variance > 0.0 for row in rows) else 'symlog',
+    )
   )
+  ax.set_xscale(**_scale(rows))
   return ax
+
+
+def _scale(rows):
+  """Logarithmic; a variance of 0 has its place below the least other one."""
+  positive = [row.variance for row in rows if row.variance > 0.0]
+  if len(positive) == len(rows) or not positive:
+    return {'value': 'log' if positive else 'linear'}
+  return {'value': 'symlog', 'linthresh': min(positive)}
 
 
 def plot_mass(

@@ -9,6 +9,7 @@ from tfp_rb.diagnostics._closed_forms import proposition_2, variance
 from tfp_rb.diagnostics._support import tabulate
 from tfp_rb.estimators import REINFORCE, Exact
 from tfp_rb.estimators.base import GradientEstimator
+from tfp_rb.partitions.base import find_partition
 
 __all__ = ['Option', 'Suggestion', 'suggest']
 
@@ -124,7 +125,9 @@ def suggest(
   most_evaluations = _checks.check_int(
     most_evaluations, 'most_evaluations', minimum=1
   )
-  if most_evaluations <= budget:
+  num_values = find_partition(distribution, 0).num_values
+  is_enough = num_values is not None and num_values <= most_evaluations
+  if most_evaluations <= budget and not is_enough:
     raise ValueError(
       '`most_evaluations` must be larger than `budget`, or nothing is known of '
       f'the rest, but is {most_evaluations}, and `budget` is {budget}. Raise '
@@ -212,6 +215,8 @@ def _reason(best, table, support, budget):
   has_scores = support.rows[0].scores is not None
   by = 'the trainable variables' if has_scores else 'the logits of the values'
   known = f'Exact, from `f` at {support.num_evaluations} values'
+  if support.num_values is None:
+    known += ' and all but a mass of 1e-12'
   if not support.is_whole:
     num_draws = support.num_evaluations - budget
     known = f'An estimate, from a pilot of {num_draws} draws'

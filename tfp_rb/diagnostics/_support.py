@@ -63,6 +63,12 @@ def tabulate(f, distribution, num_best, most_evaluations, seed):
   size, members = values.shape[0], distribution.batch_shape.num_elements()
   flat = lambda x: np.reshape(np.asarray(x), [size, members, -1])
   values, weights, result = map(flat, (atoms.values, atoms.weights, result))
+  if not np.all(np.isfinite(weights)):
+    raise ValueError(
+      '`distribution` must have finite parameters, but probabilities of its '
+      f'values are not finite: {np.ravel(weights)[:5]}, ... Look for NaN in '
+      'its logits or rates.'
+    )
   if not np.all(np.isfinite(result)):
     raise ValueError(
       '`f` must be finite wherever the distribution has mass, but is not at '
@@ -104,10 +110,10 @@ def _scores(tape, atoms, distribution):
   num_components = sum(v.shape.num_elements() for v in variables)
   if num_rows * num_components > _MOST_SCORES:
     raise ValueError(
-      f'`most_evaluations` must be smaller: the scores of {num_rows} values by '
-      f'{num_components} trainable variables of the distribution do not fit '
-      'into memory. Lower it, or build the distribution from plain Tensors, '
-      'for the gradient with respect to the logits of its values.'
+      f'`distribution` must have fewer trainable variables: the scores of '
+      f'{num_rows} values with respect to {num_components} of them do not fit '
+      'into memory. Build it from plain Tensors, for the gradient with respect '
+      'to the logits of its values, or lower `most_evaluations`.'
     )
   parts = tape.jacobian(atoms.log_prob, variables, unconnected_gradients='zero')
   size = atoms.log_prob.shape[0]

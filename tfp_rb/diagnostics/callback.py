@@ -27,8 +27,8 @@ class GradientVariance(keras.callbacks.Callback):
     the batch, and `gradient_variance_low` and `_high`, its 95 % interval;
   * `rest`, the mean mass beside the most probable atom.
 
-  Training goes on as it would without: seeds are stateless, and what the
-  estimator keeps (the step of a temperature) is put back.
+  Training goes on as it would without: seeds are stateless, and what estimator
+  and layers keep (the step of a temperature, moving averages) is put back.
 
   #### Examples
 
@@ -82,6 +82,12 @@ class GradientVariance(keras.callbacks.Callback):
         f'`tfp_rb.models`, but this is a `{type(model).__name__}`. Measure it '
         'by `tfp_rb.diagnostics.sampled_moments`.'
       )
+    if getattr(model, 'optimizer', None) is None:
+      raise ValueError(
+        '`GradientVariance` needs a compiled model, since the step is that of '
+        f'its optimizer, but this `{type(model).__name__}` has none. Call '
+        '`compile` first.'
+      )
     super().set_model(model)
     self._gradient = tf.function(self._gradient_and_rest, autograph=False)
 
@@ -100,14 +106,21 @@ class GradientVariance(keras.callbacks.Callback):
       rests.append(float(rest))
       return gradients
 
-    # A model may note the step in a variable of its estimator.
-    kept = [(v, np.asarray(v)) for v in self.model.estimator.variables]
-    variance, (low, high), _ = measure_pairs(
-      gradient, self.num_pairs, self.seed
-    )
-    for variable, value in kept:
-      variable.assign(value)
-    with self._writer.as_default(step=epoch):
+    # A model may note the step in a variable of its estimator, and have
+    # layers that keep averages.
+    estimator = getattr(self.model, 'estimator', None)
+    own = getattr(estimator, 'variables', ())
+    state = (*own, *self.model.non_trainable_variables)
+    kept = [(v, np.asarray(v)) for v in state]
+    try:
+      variance, (low, high), _ = measure_pairs(
+        gradient, self.num_pairs, self.seed
+      )
+    finally:
+      for variable, value in kept:
+        variable.assign(value)
+    # Keras' `TensorBoard` lets summaries pass at some steps only.
+    with tf.summary.record_if(True), self._writer.as_default(step=epoch):
       tf.summary.scalar('gradient_variance', variance)
       tf.summary.scalar('gradient_variance_low', low)
       tf.summary.scalar('gradient_variance_high', high)
