@@ -23,6 +23,7 @@ from relaxed import (
 )
 from test_errors import raises
 import tfp_rb
+from tfp_rb import _logits
 import zoo
 
 tfd = tfp.distributions
@@ -261,3 +262,15 @@ def test_temperature_transformed_by_what_is_not_known_has_no_config():
     TypeError, '`REBAR.temperature`', "('Exp', 'Softplus')", 'Square'
   ):
     estimator.get_config()
+
+
+def test_softmax_of_many_axes_is_that_of_its_rows():
+  # oneDNN, which TensorFlow uses on some processors, has five axes at most.
+  logits = np.random.default_rng(0).normal(size=[2, 1, 3, 1, 2, 2, 4])
+  expected = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
+  for x in (tf.constant(logits), tf.constant(logits[0, 0])):
+    actual = _logits.softmax(x)
+    assert actual.shape == x.shape
+    np.testing.assert_allclose(
+      actual, expected if x.shape.rank == 7 else expected[0, 0], atol=1e-12
+    )

@@ -8,6 +8,7 @@ __all__ = [
   'bernoulli_log_probs',
   'categorical_logits',
   'parameter_dtype',
+  'softmax',
 ]
 
 
@@ -40,6 +41,15 @@ def bernoulli_log_probs(distribution):
     probs = at_least_float32(tf.convert_to_tensor(distribution.probs))
     log_probs = [_log_of_probs(1.0 - probs), _log_of_probs(probs)]
   return tf.stack(log_probs, axis=-1)
+
+
+def softmax(logits):
+  """Along the last axis; of any rank, where oneDNN has five axes at most."""
+  if logits.shape.rank is not None and logits.shape.rank <= 5:
+    return tf.nn.softmax(logits)
+  shape = tf.shape(logits)
+  flat = tf.nn.softmax(tf.reshape(logits, [-1, shape[-1]]))
+  return tf.ensure_shape(tf.reshape(flat, shape), logits.shape)
 
 
 def _log_of_probs(probs):

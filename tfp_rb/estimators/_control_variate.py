@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tfp_rb import _checks, _gradient, _random
 from tfp_rb._atoms import Atoms
+from tfp_rb._logits import softmax
 from tfp_rb._types import (
   Distribution,
   Integrand,
@@ -187,7 +188,7 @@ class RelaxedControlVariate(RelaxedEstimator):
     # Finite at impossible classes, or a trained temperature would be NaN.
     perturbed = tf.maximum(perturbed, -1e30)
     temperature = self.read_temperature(perturbed.dtype, distribution)
-    relaxed = tf.nn.softmax(perturbed / temperature)
+    relaxed = softmax(perturbed / temperature)
     with tf.GradientTape() as tape:
       tape.watch(relaxed)
       inputs = relaxation.to_event(relaxed)

@@ -4,6 +4,7 @@ import tensorflow as tf
 
 from tfp_rb import _checks, _gradient
 from tfp_rb._atoms import Atoms
+from tfp_rb._logits import softmax
 from tfp_rb._types import Distribution, Integrand, StatelessSeed, Temperature
 from tfp_rb.estimators._relaxation import relaxation_of
 from tfp_rb.estimators._relaxed import RelaxedEstimator, value_and_slope
@@ -130,7 +131,7 @@ class GumbelSoftmax(RelaxedEstimator):
     moving = tf.maximum(noise.perturbed, -1e30) + (
       moving - tf.stop_gradient(moving)
     )
-    relaxed = tf.reduce_mean(tf.nn.softmax(moving / temperature), axis=0)
+    relaxed = tf.reduce_mean(softmax(moving / temperature), axis=0)
     inputs = relaxed
     if self.straight_through:
       inputs = one_hot + (relaxed - tf.stop_gradient(relaxed))

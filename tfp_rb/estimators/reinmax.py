@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 from tfp_rb._atoms import Atoms
+from tfp_rb._logits import softmax
 from tfp_rb._types import Distribution, Integrand, StatelessSeed, Temperature
 from tfp_rb.estimators._relaxation import linear_in, relaxation_of
 from tfp_rb.estimators._relaxed import value_and_slope
@@ -89,7 +90,7 @@ class ReinMax(GradientEstimator):
       validate_args=distribution.validate_args,
     )
     probs = tf.exp(log_probs)
-    tempered = tf.nn.softmax(tf.maximum(log_probs, -1e30) / temperature)
+    tempered = softmax(tf.maximum(log_probs, -1e30) / temperature)
     moving = 2.0 * _softmax_path(
       0.5 * (one_hot + tempered), log_probs
     ) - 0.5 * _softmax_path(probs, log_probs)
