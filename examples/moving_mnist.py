@@ -13,12 +13,13 @@ from the truth.
   python examples/moving_mnist.py --as_published --methods=RB-REINFORCE+
 
 `--as_published` weighs the entropy of the location 64 times, as the authors'
-code does; default is its weight 1. Digits are placed at whole pixels, where the
-authors' code stretched them between pixels. A run that is stopped goes on where
-it was, when started again with the same flags; `--plot_only` draws figures and
-table from the CSV files that are there; `--tune` compares the paper's step
-sizes on validation images. A run keeps 0.8 GB: the attention has 17 million
-weights, and Adam keeps as many twice.
+code does; default is its weight 1. `--anneal_epochs=25` begins with 64 and
+falls to that weight within so many epochs. Digits are placed at whole pixels,
+where the authors' code stretched them between pixels. A run that is stopped
+goes on where it was, when started again with the same flags; `--plot_only`
+draws figures and table from the CSV files that are there; `--tune` compares the
+paper's step sizes on validation images. A run keeps 0.8 GB: the attention has
+17 million weights, and Adam keeps as many twice.
 
 Other differences from the authors' code: an epoch has 93 steps, the digits that
 do not fill a batch are left out; test images lie where they lay at the last
@@ -47,6 +48,7 @@ import training_runs
 
 FLAGS = flags.FLAGS
 BATCH_SIZE = 64
+PUBLISHED_WEIGHT = 64.0  # of the entropy: the size of a batch, once too often
 MOST_ATOMS = 500  # what memory allows, about
 
 
@@ -201,6 +203,15 @@ def split(mnist, num_images, num_test):
   )
 
 
+def entropy_weight(weight, num_steps):
+  """A weight; or its schedule, if it comes down from the published one."""
+  if not num_steps:
+    return weight
+  return keras.optimizers.schedules.PolynomialDecay(
+    PUBLISHED_WEIGHT, num_steps, end_learning_rate=weight, power=2.0
+  )
+
+
 def evaluation_data(digits):
   return tf.data.Dataset.from_tensor_slices(digits).batch(BATCH_SIZE)
 
@@ -248,19 +259,21 @@ def main(argv):
   if FLAGS.smoke:
     num_images, num_test = 128, 64
     settings = {'frame': 36, 'channels': 2, 'jit_compile': False}
-  settings['entropy_weight'] = 64.0 if FLAGS.as_published else 1.0
+  weight = PUBLISHED_WEIGHT if FLAGS.as_published else 1.0
   if FLAGS.entropy_weight is not None:
-    settings['entropy_weight'] = FLAGS.entropy_weight
+    weight = FLAGS.entropy_weight
+  about = {**settings, 'entropy_weight': weight}
+  if FLAGS.anneal_epochs:
+    about['anneal_epochs'] = FLAGS.anneal_epochs
   digits, validation, test_digits = split(mnist, num_images, num_test)
   source = f'{mnist.source}, {len(digits)} + {len(test_digits)} digits'
   test_data = evaluation_data(test_digits)
+  settings['entropy_weight'] = entropy_weight(
+    weight, FLAGS.anneal_epochs * (len(digits) // BATCH_SIZE)
+  )
   training_runs.start_of(
     output / 'start.json',
-    {
-      'source': source,
-      'entropy_weight': settings['entropy_weight'],
-      'settings': settings,
-    },
+    {'source': source, 'entropy_weight': weight, 'settings': about},
     lambda: make_model('REINFORCE+', 0, **settings).evaluate(
       test_data, return_dict=True, verbose=0
     ),
@@ -312,6 +325,12 @@ def define_flags():
   flags.DEFINE_integer('num_test', 2000, 'Of the test digits.')
   flags.DEFINE_bool('as_published', False, 'Entropy 64 times as heavy.')
   flags.DEFINE_float('entropy_weight', None, 'Another weight of the entropy.')
+  flags.DEFINE_integer(
+    'anneal_epochs',
+    0,
+    'The weight comes down from 64 in so many epochs.',
+    lower_bound=0,
+  )
   flags.DEFINE_enum(
     'source', 'auto', ['auto', 'tfds', 'embedded'], 'Which MNIST.'
   )

@@ -154,13 +154,20 @@ def print_table(runs, about, is_comparable):
   print('* on a V100. Medians of the runs that fall below 500.')
 
 
+def title_of(start):
+  """The data of runs, and how much the entropy weighs."""
+  title = f'{start["source"]}, entropy x {start["entropy_weight"]:g}'
+  epochs = start['settings'].get('anneal_epochs')
+  return f'{title}, from 64 within {epochs} epochs' if epochs else title
+
+
 def report(output, methods):
   """Tables and figures of what has been run, `methods` in this order."""
   runs, about = run_paths.gather(
     output / 'start.json',
     COLUMNS,
     methods,
-    lambda start: f'{start["source"]}, entropy x {start["entropy_weight"]:g}',
+    title_of,
   )
   if not runs:
     return

@@ -170,6 +170,26 @@ def test_with_all_locations_summed_it_is_the_explicit_sum(estimator):
     assert scale > 0.0, v.path
 
 
+def test_entropy_weight_follows_its_schedule_also_when_loaded(tmp_path):
+  schedule = keras.optimizers.schedules.PolynomialDecay(64.0, 10, 1.0, power=2)
+  model = make(entropy_weight=schedule)
+  model.save(tmp_path / 'model.keras')
+  loaded = keras.models.load_model(tmp_path / 'model.keras')  # in safe mode
+  for step, weight in ((0, 64.0), (5, 1.0 + 63.0 / 4), (10, 1.0), (12, 1.0)):
+    expected, _ = make(entropy_weight=weight).losses_of(FRAMES, SEED)
+    for scheduled in (model, loaded):
+      losses, _ = scheduled.losses_of(FRAMES, SEED, step)
+      np.testing.assert_allclose(losses, expected, rtol=1e-6)
+
+  def two_steps(model):
+    model.compile(keras.optimizers.SGD(0.0), jit_compile=False)
+    data = tf.data.Dataset.from_tensors(DIGITS)
+    return model.fit(data, epochs=2, verbose=0).history['loss']
+
+  second = two_steps(make(entropy_weight=float(schedule(1))))[1]
+  assert two_steps(model)[1] == pytest.approx(second, rel=1e-6)
+
+
 METHODS = {
   'RB-REINFORCE+': lambda size=SIZE: None,
   'RELAX': lambda size=SIZE: tfp_rb.RELAX(
@@ -244,6 +264,8 @@ def test_labels_are_refused():
     ({'window': 0}, ValueError, ['`window` must be at least 1', '0']),
     ({'frame': 12, 'window': 13}, ValueError, ['at most `frame`, 12', '13']),
     ({'epsilon': 0.0}, ValueError, ['`epsilon` must be positive', '0.0']),
+    ({'entropy_weight': [64, 1]}, TypeError,
+     ['`entropy_weight` must be a number or a schedule', '[64, 1]']),
   ],
 )  # fmt: skip
 def test_impossible_settings_are_named(settings, kind, parts):

@@ -1,9 +1,11 @@
 """The autoencoder with hard attention of the paper, section 5.4."""
 
 import functools
+import numbers
 from typing import Any
 
 import keras
+from keras.optimizers import schedules
 import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
@@ -41,6 +43,8 @@ class MovingVAE(EstimatorModel):
   E_q(l | x) f(x, l) - entropy_weight H(q(l | x))
   ```
 
+  which is the negative ELBO where the entropy weighs 1, but for a constant.
+
   `f` gathers the windows at the atoms and evaluates them in one call. Outside
   of its window it is a closed form in the number of lit pixels there.
 
@@ -75,7 +79,7 @@ class MovingVAE(EstimatorModel):
     latent_dim: int = 5,
     hidden_units: int = 256,
     channels: int = 7,
-    entropy_weight: float = 1.0,
+    entropy_weight: float | schedules.LearningRateSchedule = 1.0,
     epsilon: float = 1e-8,
     seed: int = 0,
     **kwargs: Any,
@@ -91,7 +95,9 @@ class MovingVAE(EstimatorModel):
       hidden_units: Python `int`, of encoder and decoder.
       channels: Python `int`, of the convolutions.
       entropy_weight: Python `float`: 1 is correct, 64 the authors' code, which
-        multiplies the entropy by the size of the batch once too often.
+        multiplies the entropy by the size of the batch once too often. Or a
+        schedule of Keras by steps, e.g. from 64 to 1: a spread attention finds
+        the digits, and the loss is the correct one at the end.
       epsilon: Python `float`, added to probabilities before their logarithm:
         what an unexpected lit pixel costs.
       seed: Python `int`, of the noise of all steps.
@@ -111,6 +117,14 @@ class MovingVAE(EstimatorModel):
       raise ValueError(
         '`epsilon` must be positive, since an unexpected lit pixel costs '
         f'-log(epsilon), but is {epsilon}. Pass e.g. 1e-8.'
+      )
+    if not isinstance(
+      entropy_weight, (numbers.Real, schedules.LearningRateSchedule)
+    ):
+      raise TypeError(
+        '`entropy_weight` must be a number or a schedule of Keras, but is '
+        f'{entropy_weight!r}. Pass e.g. 1.0, or '
+        '`keras.optimizers.schedules.PolynomialDecay(64.0, num_steps, 1.0)`.'
       )
     settings = {
       'frame': frame,
@@ -133,6 +147,16 @@ class MovingVAE(EstimatorModel):
     self._nelbo_metric = keras.metrics.Mean(name='negative_elbo')
     self._distance_metric = keras.metrics.Mean(name='distance')
     self.built = True
+
+  def get_config(self) -> dict[str, Any]:
+    config = super().get_config()
+    weight = keras.saving.serialize_keras_object(self.entropy_weight)
+    return {**config, 'entropy_weight': weight}
+
+  @classmethod
+  def from_config(cls, config: dict[str, Any]) -> 'MovingVAE':
+    weight = keras.saving.deserialize_keras_object(config['entropy_weight'])
+    return super().from_config({**config, 'entropy_weight': weight})
 
   @property
   def batch_rank(self) -> int:
@@ -199,7 +223,7 @@ class MovingVAE(EstimatorModel):
     Args:
       frames: Binary `Tensor` of shape `[B, frame, frame]`.
       seed: Stateless seed, `int32[2]`.
-      step: The number of steps before.
+      step: The number of steps before; schedules follow it.
 
     Returns:
       losses: `Tensor` of shape `[B]`.
@@ -224,7 +248,10 @@ class MovingVAE(EstimatorModel):
       seed=atom_seed,
     )
     entropy = -tf.reduce_sum(tf.exp(log_probs) * log_probs, axis=-1)
-    return losses - self.entropy_weight * entropy, log_probs
+    weight = self.entropy_weight
+    if isinstance(weight, schedules.LearningRateSchedule):
+      weight = weight(step)
+    return losses - weight * entropy, log_probs
 
   def step_loss(
     self,
