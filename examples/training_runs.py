@@ -17,6 +17,8 @@ from absl import app
 import keras
 import numpy as np
 
+import checkpoints
+
 
 class Log(keras.callbacks.CSVLogger):
   """A CSV file that names its data, with seconds of training by epoch."""
@@ -63,7 +65,6 @@ def train(
   if done < epochs:
     folder.mkdir(parents=True, exist_ok=True)
     before = keep_rows(log, done)
-    checkpoint = keras.callbacks.ModelCheckpoint
     model.fit(
       data_from(done),
       epochs=epochs,
@@ -77,16 +78,11 @@ def train(
         keras.callbacks.TensorBoard(
           str(folder / 'tensorboard'), write_graph=False
         ),
-        checkpoint(
-          str(folder / 'best.keras'),
-          monitor=monitor,
-          mode='min',
-          save_best_only=True,
-          initial_value_threshold=min(
-            (float(row[monitor]) for row in before), default=None
-          ),
+        checkpoints.Checkpoints(
+          folder,
+          monitor,
+          min((float(row[monitor]) for row in before), default=np.inf),
         ),
-        checkpoint(str(folder / 'last.keras')),
         # The last one: what it counts as done has been logged.
         keras.callbacks.BackupAndRestore(
           str(folder / 'backup'),

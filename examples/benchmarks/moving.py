@@ -159,6 +159,7 @@ def print_shares(times):
 
 def main(argv):
   del argv
+  experiment.spare_memory()  # as the script does
   tf.get_logger().setLevel('ERROR')  # every method is a graph of its own
   digits, source = make_data(FLAGS.steps)
   methods = list(dict.fromkeys([RB[1], *FLAGS.methods]))  # the others over RB

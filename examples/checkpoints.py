@@ -1,0 +1,53 @@
+"""Files `last.keras` and `best.keras` of a run.
+
+As of `keras.callbacks.ModelCheckpoint`, but by way of the disk: Keras makes
+such a file up in memory, where 200 MB of weights take 320 MB more. And whoever
+is stopped while one is written keeps the one that was.
+"""
+
+import shutil
+import zipfile
+
+import keras
+
+
+class Checkpoints(keras.callbacks.Callback):
+  """Writes the model after every epoch, and keeps the best one besides."""
+
+  def __init__(self, folder, monitor, best=float('inf')):
+    """Makes the callback.
+
+    Args:
+      folder: `pathlib.Path`, where the files go.
+      monitor: Name of the metric that is to be least.
+      best: Python `float`, its least value so far.
+    """
+    super().__init__()
+    self.folder, self.monitor, self.best = folder, monitor, best
+
+  def on_epoch_end(self, epoch, logs=None):
+    paths = [self.folder / 'last.keras']
+    if logs[self.monitor] < self.best:
+      self.best = logs[self.monitor]
+      paths.append(self.folder / 'best.keras')
+    save(self.model, *paths)
+
+
+def save(model, *paths):
+  """Writes `.keras` files: what Keras saves as a folder, in an archive.
+
+  Args:
+    model: A `keras.Model`.
+    *paths: `pathlib.Path`s in one folder.
+  """
+  unfinished = paths[0].parent / 'unfinished'
+  shutil.rmtree(unfinished, ignore_errors=True)  # of a run that was stopped
+  content, archive = unfinished / 'content', unfinished / 'archive'
+  model.save(content, zipped=False)
+  with zipfile.ZipFile(archive, 'w') as file:
+    for path in sorted(content.rglob('*')):
+      file.write(path, path.relative_to(content))
+  for path in paths:
+    copy = shutil.copyfile(archive, unfinished / path.name)
+    copy.replace(path)
+  shutil.rmtree(unfinished)
