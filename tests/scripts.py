@@ -6,6 +6,7 @@ flags above all, is put back.
 
 import contextlib
 import io
+import os
 import pathlib
 import runpy
 import subprocess
@@ -41,11 +42,12 @@ def no_flags_but_those_of_absl():
 
 @contextlib.contextmanager
 def as_started(path, *args):
-  """`sys.argv` and `sys.path` as in `python path args`."""
+  """`sys.argv` and `sys.path` as in `python path args`; its environment."""
   level = tf.get_logger().level
   with (
     mock.patch.object(sys, 'argv', [str(path), *args]),
     mock.patch.object(sys, 'path', [str(path.parent), *sys.path]),
+    mock.patch.dict(os.environ),
   ):
     try:
       yield

@@ -75,5 +75,5 @@ def test_peak_memory_is_that_of_a_process_of_its_own(tmp_path):
   with (tmp_path / 'memory.csv').open() as file:
     (row,) = csv.DictReader(file)
   # TensorFlow alone takes 300; the tests of this process far more than 1,500.
-  peak, with_checkpoints = int(row['megabytes']), int(row['with_checkpoints'])
-  assert 300 < peak <= with_checkpoints < 1500
+  assert 300 < int(row['megabytes']) < 1500
+  assert 'MNIST' in row['data']
