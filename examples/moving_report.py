@@ -158,7 +158,7 @@ def title_of(start):
   """The data of runs, and how much the entropy weighs."""
   title = f'{start["source"]}, entropy x {start["entropy_weight"]:g}'
   epochs = start['settings'].get('anneal_epochs')
-  return f'{title}, from 64 within {epochs} epochs' if epochs else title
+  return f'{title}, from 256 within {epochs} epochs' if epochs else title
 
 
 def report(output, methods):

@@ -79,11 +79,13 @@ def test_the_entropy_comes_down_to_its_weight(script, report):
   assert script.entropy_weight(2.0, num_steps=0) == 2.0
   schedule = script.entropy_weight(2.0, num_steps=10)
   weights = [float(schedule(step)) for step in (0, 5, 10, 99)]
-  assert weights == pytest.approx([64.0, 2.0 + 62.0 / 4, 2.0, 2.0])
+  assert weights == pytest.approx([256.0, 2.0 + 254.0 / 8, 2.0, 2.0])
   start = {'source': 'MNIST', 'entropy_weight': 1.0, 'settings': {}}
   assert report.title_of(start) == 'MNIST, entropy x 1'
   start['settings']['anneal_epochs'] = 7
-  assert report.title_of(start) == 'MNIST, entropy x 1, from 64 within 7 epochs'
+  assert (
+    report.title_of(start) == 'MNIST, entropy x 1, from 256 within 7 epochs'
+  )
 
 
 @pytest.mark.slow  # as in `test_semisupervised_mnist.py`, with two optimizers

@@ -96,7 +96,7 @@ class MovingVAE(EstimatorModel):
       channels: Python `int`, of the convolutions.
       entropy_weight: Python `float`: 1 is correct, 64 the authors' code, which
         multiplies the entropy by the size of the batch once too often. Or a
-        schedule of Keras by steps, e.g. from 64 to 1: a spread attention finds
+        schedule of Keras by steps, e.g. from 256 to 1: a spread attention finds
         the digits, and the loss is the correct one at the end.
       epsilon: Python `float`, added to probabilities before their logarithm:
         what an unexpected lit pixel costs.
@@ -124,7 +124,7 @@ class MovingVAE(EstimatorModel):
       raise TypeError(
         '`entropy_weight` must be a number or a schedule of Keras, but is '
         f'{entropy_weight!r}. Pass e.g. 1.0, or '
-        '`keras.optimizers.schedules.PolynomialDecay(64.0, num_steps, 1.0)`.'
+        '`keras.optimizers.schedules.PolynomialDecay(256.0, num_steps, 1.0)`.'
       )
     settings = {
       'frame': frame,
