@@ -36,6 +36,7 @@ def make(estimator=None, **settings):
 
 
 def network(input_shape):
+  keras.utils.set_random_seed(1)  # that of the model comes after it
   built = keras.Sequential([keras.layers.Dense(1)])
   built.build(input_shape)
   return built
@@ -46,6 +47,7 @@ def nvil():
 
 
 def relax():
+  keras.utils.set_random_seed(1)
   return tfp_rb.RELAX(
     models.ControlVariate(20, 3, units=4),
     tfp.util.TransformedVariable(0.5, tfp.bijectors.Exp()),
@@ -349,15 +351,16 @@ def test_half_precision_trains():
     variables = [*model.weights, *model.estimator.variables]
     start = [v.numpy() for v in variables]
     model.compile(
-      keras.optimizers.SGD(0.01),
-      estimator_optimizer=keras.optimizers.SGD(0.01),
+      keras.optimizers.SGD(1e-3),
+      estimator_optimizer=keras.optimizers.SGD(1e-3),
       jit_compile=False,
     )
     model.fit(data_of(15), verbose=0)
   finally:
     keras.config.set_dtype_policy(policy)
   for old, new in zip(start, variables, strict=True):
-    # In single precision a step moves each by 1e-3 and more.
+    # In single precision they move by 5e-4 to 0.2; by thousands where the
+    # scale is not taken back.
     assert 1e-4 < np.abs(new.numpy() - old).max() < 1.0, new
 
 
