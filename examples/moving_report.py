@@ -101,7 +101,7 @@ def plot(path, runs, source):
     axis.yaxis.set_minor_formatter('{x:g}')
   axes[0].axhline(500, color='0.7', linewidth=0.8)
   axes[0].legend(fontsize=8)
-  figure.suptitle(f'Test images of {source}, {run_paths.ABOUT}')
+  figure.suptitle(f'Test images of {source}\n{run_paths.ABOUT}')
   figure.savefig(path, dpi=130)
   plt.close(figure)
 

@@ -88,6 +88,23 @@ def test_the_entropy_comes_down_to_its_weight(script, report):
   )
 
 
+def test_annealed_runs_have_a_folder_of_their_own(tmp_path):
+  short = (
+    '--smoke', '--source=embedded', '--methods=RB-leave-one-out',
+    '--epochs=1', '--num_seeds=1', f'--output_dir={tmp_path}',
+  )  # fmt: skip
+  printed = scripts.run_command(
+    'examples/moving_mnist.py --anneal_epochs=25', *short
+  )
+  assert 'entropy x 1, from 256 within 25 epochs' in printed
+  with (tmp_path / 'paths.csv').open() as file:
+    *_, last = csv.DictReader(file)
+  # Some 1,200 nats less 7 times the weight, nearly 256 in the first epoch.
+  assert float(last['loss']) < 0.0
+  with pytest.raises(app.UsageError, match='runs of one kind.*anneal_epochs'):
+    scripts.run_command('examples/moving_mnist.py', *short)
+
+
 @pytest.mark.slow  # as in `test_semisupervised_mnist.py`, with two optimizers
 def test_a_run_that_was_stopped_ends_with_the_same_numbers(script, tmp_path):
   # RELAX has an optimizer of its own, whose state has to come back, too.
