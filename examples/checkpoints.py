@@ -47,7 +47,9 @@ def save(model, *paths):
   with zipfile.ZipFile(archive, 'w') as file:
     for path in sorted(content.rglob('*')):
       file.write(path, path.relative_to(content))
-  for path in paths:
+  *others, last = paths
+  for path in others:
     copy = shutil.copyfile(archive, unfinished / path.name)
     copy.replace(path)
+  archive.replace(last)
   shutil.rmtree(unfinished)

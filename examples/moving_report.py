@@ -157,8 +157,11 @@ def print_table(runs, about, is_comparable):
 def title_of(start):
   """The data of runs, and how much the entropy weighs."""
   title = f'{start["source"]}, entropy x {start["entropy_weight"]:g}'
-  epochs = start['settings'].get('anneal_epochs')
-  return f'{title}, from 256 within {epochs} epochs' if epochs else title
+  settings = start['settings']
+  if 'anneal_epochs' in settings:
+    title += f', from {settings["annealed_from"]:g}'
+    title += f' within {settings["anneal_epochs"]} epochs'
+  return title
 
 
 def report(output, methods):

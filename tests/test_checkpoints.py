@@ -62,17 +62,20 @@ def test_the_best_one_is_kept(checkpoints, model, tmp_path):
 def test_a_file_that_is_not_finished_replaces_none(
   checkpoints, model, tmp_path, monkeypatch
 ):
-  path = tmp_path / 'last.keras'
-  checkpoints.save(model, path)
-  before = path.read_bytes()
+  paths = tmp_path / 'best.keras', tmp_path / 'last.keras'
+  checkpoints.save(model, *paths)
+  before = paths[0].read_bytes()
+
+  def stop(source, target):
+    target.write_bytes(source.read_bytes()[:100])
+    raise KeyboardInterrupt
+
   with monkeypatch.context() as patch:
-
-    def stop(*args):
-      raise KeyboardInterrupt
-
     patch.setattr(checkpoints.shutil, 'copyfile', stop)
     with pytest.raises(KeyboardInterrupt):
-      checkpoints.save(model, path)
-  assert path.read_bytes() == before
-  checkpoints.save(model, path)
-  assert [p.name for p in tmp_path.iterdir()] == ['last.keras']
+      checkpoints.save(model, *paths)
+  for path in paths:
+    assert path.read_bytes() == before
+  checkpoints.save(model, *paths)
+  names = sorted(p.name for p in tmp_path.iterdir())
+  assert names == ['best.keras', 'last.keras']

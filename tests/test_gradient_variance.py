@@ -89,6 +89,21 @@ def test_rows_of_the_moving_model(tmp_path):
   assert (tmp_path / 'variances.png').stat().st_size > 5_000
 
 
+def test_an_annealed_model_is_measured_as_it_stands(tmp_path):
+  path = scripts.EXAMPLES / 'benchmarks' / 'moving_variance.py'
+  with scripts.as_started(path):
+    script = importlib.import_module('moving_variance')
+  schedule = keras.optimizers.schedules.PolynomialDecay(256.0, 4, 2.0)
+  model = models.MovingVAE(
+    frame=12, window=4, channels=1, hidden_units=4, entropy_weight=schedule
+  )
+  model.compile(keras.optimizers.SGD(0.1), jit_compile=False)
+  model.optimizer.iterations.assign(3)
+  model.save(tmp_path / 'last.keras')
+  found = script.model_of(None, tmp_path / 'last.keras')
+  assert found.entropy_weight == 2.0 + 254.0 / 4
+
+
 @pytest.mark.parametrize(
   'script', ['semisupervised_variance', 'moving_variance']
 )

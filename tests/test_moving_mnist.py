@@ -82,7 +82,7 @@ def test_the_entropy_comes_down_to_its_weight(script, report):
   assert weights == pytest.approx([256.0, 2.0 + 254.0 / 8, 2.0, 2.0])
   start = {'source': 'MNIST', 'entropy_weight': 1.0, 'settings': {}}
   assert report.title_of(start) == 'MNIST, entropy x 1'
-  start['settings']['anneal_epochs'] = 7
+  start['settings'] |= {'anneal_epochs': 7, 'annealed_from': 256.0}
   assert (
     report.title_of(start) == 'MNIST, entropy x 1, from 256 within 7 epochs'
   )
@@ -94,7 +94,10 @@ def test_annealed_runs_have_a_folder_of_their_own(tmp_path):
     '--epochs=1', '--num_seeds=1', f'--output_dir={tmp_path}',
   )  # fmt: skip
   printed = scripts.run_command(
-    'examples/moving_mnist.py --anneal_epochs=25', *short
+    'examples/moving_mnist.py --anneal_epochs=25 '
+    '--methods=RB-REINFORCE+,RB-leave-one-out --num_seeds=1 '
+    '--output_dir=outputs/moving_mnist_annealed',
+    *short,
   )
   assert 'entropy x 1, from 256 within 25 epochs' in printed
   with (tmp_path / 'paths.csv').open() as file:
@@ -111,6 +114,8 @@ def test_a_run_that_was_stopped_ends_with_the_same_numbers(script, tmp_path):
   small = {'frame': 12, 'window': 4, 'hidden_units': 3, 'channels': 2}
   digits = np.random.default_rng(0).integers(256, size=[128, 4, 4])
   test_data = tf.data.Dataset.from_tensor_slices(digits).batch(64)
+
+  small['entropy_weight'] = script.entropy_weight(1.0, num_steps=3)
 
   def run(folder, epochs):
     model = script.make_model('RELAX', 0, jit_compile=False, **small)

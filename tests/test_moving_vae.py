@@ -266,6 +266,10 @@ def test_labels_are_refused():
     ({'epsilon': 0.0}, ValueError, ['`epsilon` must be positive', '0.0']),
     ({'entropy_weight': [64, 1]}, TypeError,
      ['`entropy_weight` must be a number or a schedule', '[64, 1]']),
+    ({'entropy_weight': -1}, ValueError,
+     ['`entropy_weight` must be finite and not negative', '-1.0']),
+    ({'entropy_weight': np.nan}, ValueError,
+     ['`entropy_weight` must be finite and not negative', 'nan']),
   ],
 )  # fmt: skip
 def test_impossible_settings_are_named(settings, kind, parts):

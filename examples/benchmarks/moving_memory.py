@@ -4,6 +4,9 @@
 own: loading MNIST, compilation, training, evaluation, checkpoints and figures.
 
   python examples/benchmarks/moving_memory.py
+
+What the kernel says of a process counts the memory of who started it, which is
+why TensorFlow is not imported here. Not for Windows.
 """
 
 import csv
@@ -30,20 +33,18 @@ def peak_megabytes(method, smoke=False):
       sys.executable, str(SCRIPT), f'--methods={method}', '--num_seeds=1',
       '--epochs=1', '--as_published', f'--output_dir={folder}',
     ]  # fmt: skip
-    errors = pathlib.Path(folder, 'errors')
-    with errors.open('w') as file:
+    printed = pathlib.Path(folder, 'printed')
+    with printed.open('w') as file:
       process = subprocess.Popen(
-        [*command, '--smoke'] if smoke else command,
-        stdout=subprocess.PIPE,
-        stderr=file,
-        text=True,
+        [*command, '--smoke'] if smoke else command, stdout=file, stderr=file
       )
-      printed = process.stdout.read()
       _, status, usage = os.wait4(process.pid, 0)
-    if status:
-      raise RuntimeError(f'{method} failed:\n{errors.read_text()[-2000:]}')
+      process.returncode = os.waitstatus_to_exitcode(status)
+    text = printed.read_text()
+    if process.returncode:
+      raise RuntimeError(f'{method} failed:\n{text[-2000:]}')
   unit = 1 if sys.platform == 'darwin' else 1024
-  (data,) = (x for x in printed.splitlines() if x.startswith('Data: '))
+  (data,) = (x for x in text.splitlines() if x.startswith('Data: '))
   return usage.ru_maxrss * unit / 1e6, data.removeprefix('Data: ')
 
 

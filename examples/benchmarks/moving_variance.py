@@ -54,7 +54,10 @@ ROWS = [
 def model_of(estimator, start):
   """The model at the checkpoint, with this estimator."""
   saved = keras.models.load_model(start)
-  config = {**saved.get_config()}
+  config = {**saved.get_config(), 'entropy_weight': saved.entropy_weight}
+  if callable(saved.entropy_weight):  # a schedule: as it stands there
+    weight = saved.entropy_weight(saved.optimizer.iterations)
+    config['entropy_weight'] = float(weight)
   del config['estimator']
   model = models.MovingVAE(estimator, **config)
   model.set_weights(saved.get_weights())

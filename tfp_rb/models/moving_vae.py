@@ -126,6 +126,13 @@ class MovingVAE(EstimatorModel):
         f'{entropy_weight!r}. Pass e.g. 1.0, or '
         '`keras.optimizers.schedules.PolynomialDecay(256.0, num_steps, 1.0)`.'
       )
+    if isinstance(entropy_weight, numbers.Real):
+      entropy_weight = float(entropy_weight)  # what can be saved
+      if not 0.0 <= entropy_weight < np.inf:
+        raise ValueError(
+          '`entropy_weight` must be finite and not negative, but is '
+          f'{entropy_weight}. Pass 1.0 for the negative ELBO.'
+        )
     settings = {
       'frame': frame,
       'window': window,
@@ -155,7 +162,8 @@ class MovingVAE(EstimatorModel):
 
   @classmethod
   def from_config(cls, config: dict[str, Any]) -> 'MovingVAE':
-    weight = keras.saving.deserialize_keras_object(config['entropy_weight'])
+    weight = config.get('entropy_weight', 1.0)
+    weight = keras.saving.deserialize_keras_object(weight)
     return super().from_config({**config, 'entropy_weight': weight})
 
   @property
@@ -223,7 +231,8 @@ class MovingVAE(EstimatorModel):
     Args:
       frames: Binary `Tensor` of shape `[B, frame, frame]`.
       seed: Stateless seed, `int32[2]`.
-      step: The number of steps before; schedules follow it.
+      step: The number of steps before, which schedules follow; of a trained
+        model `model.optimizer.iterations`.
 
     Returns:
       losses: `Tensor` of shape `[B]`.
