@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from tfp_rb import vi
 from tfp_rb.partitions.base import find_partition
 from tfp_rb.vi import _surrogates
 from tfp_rb.vi._surrogates import build_factored_surrogate_posterior as build
@@ -325,11 +326,34 @@ def test_continuous_bijector_is_of_a_prior_draw():
 
 
 @pytest.mark.parametrize(
+  'constant',
+  [
+    tfd.Deterministic(2.0),
+    tfd.Sample(tfd.Deterministic(2.0), 3),
+    tfd.VectorDeterministic([2.0, 2.0]),
+  ],
+  ids=lambda p: p.name,
+)
+def test_a_constant_part_stays_as_it_is(constant):
+  model = tfd.JointDistributionNamed(
+    dict(c=constant, x=tfd.Normal(0.0, 1.0), z=tfd.Categorical(logits=[0.0, 1]))
+  )
+  q = build(model, seed=SEED)
+  np.testing.assert_array_equal(q.sample(4, seed=SEED)['c'], 2.0)
+  with tf.GradientTape() as tape:
+    loss = vi.monte_carlo_variational_loss(
+      model.log_prob, q, sample_size=3, seed=SEED
+    )
+  gradients = tape.gradient(loss, q.trainable_variables)
+  assert all(np.all(np.isfinite(g)) for g in gradients)
+  assert len(gradients) == 3
+
+
+@pytest.mark.parametrize(
   'p',
   [
     tfd.Multinomial(3.0, [0.0, 0.0]),
     tfd.Skellam(1.0, 2.0),
-    tfd.Deterministic(1.0),
     tfb.Shift(1.0)(tfd.Poisson(2.0)),
     tfd.Sample(tfd.PlackettLuce([1.0, 2.0]), 2),
     tfd.MarkovChain(tfd.Poisson(1.0), lambda _, x: tfd.Poisson(x), num_steps=2),

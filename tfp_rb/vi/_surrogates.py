@@ -245,6 +245,8 @@ def _counts(part, base):
 
 def _continuous(part, base):
   d, bijector, cause = part.priors[0], None, None
+  if isinstance(base, tfd.Deterministic | tfd.VectorDeterministic):
+    return d  # there is nothing to fit; TFP's `tfb.Pad` fails with NumPy 2.4
   try:
     if isinstance(base, tfd.Dirichlet | tfd.RelaxedOneHotCategorical):
       # TFP's default, `tfb.SoftmaxCentered`, fails with NumPy 2.4.
