@@ -114,7 +114,7 @@ Problem = collections.namedtuple('Problem', 'y means logits true_means')
 
 
 def reinforce(baseline):
-  return lambda m, _: tfp_rb.REINFORCE(baseline, num_samples=m)
+  return lambda m, _: tfp_rb.REINFORCE(baseline=baseline, num_samples=m)
 
 
 # By the number of draws, and the level that NVIL learns.

@@ -91,8 +91,8 @@ def _nvil(frame):
 
 def _relax(frame):
   return tfp_rb.RELAX(
-    models.ControlVariate(frame**2, frame**2),
-    tfp.util.TransformedVariable(1.0, tfp.bijectors.Exp()),
+    models.ControlVariate(frame**2, atom_size=frame**2),
+    temperature=tfp.util.TransformedVariable(1.0, tfp.bijectors.Exp()),
     scale=tf.Variable(1.0),
   )
 

@@ -118,7 +118,8 @@ def make_estimator(baseline, num_summed, num_samples=1):
     LEAVE_ONE_OUT: tfp_rb.baselines.LeaveOneOut,
   }[baseline]()
   return tfp_rb.rao_blackwellize(
-    tfp_rb.REINFORCE(level, num_samples=num_samples), num_summed=num_summed
+    tfp_rb.REINFORCE(baseline=level, num_samples=num_samples),
+    num_summed=num_summed,
   )
 
 

@@ -56,8 +56,8 @@ def _network(input_shape, units):
 
 def _relax():
   return tfp_rb.RELAX(
-    models.ControlVariate(NUM_PIXELS, NUM_CLASSES),
-    tfp.util.TransformedVariable(0.5, tfp.bijectors.Exp()),
+    models.ControlVariate(NUM_PIXELS, atom_size=NUM_CLASSES),
+    temperature=tfp.util.TransformedVariable(0.5, tfp.bijectors.Exp()),
     scale=tf.Variable(1.0),
   )
 

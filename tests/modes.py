@@ -1,5 +1,8 @@
 """A function as users run it: eagerly, as a graph, and compiled by XLA."""
 
+import re
+
+import numpy as np
 import tensorflow as tf
 
 
@@ -22,3 +25,10 @@ def modes_of(function, *args):
     'graph': traced,
     'xla': tf.function(traced, autograph=False, jit_compile=True),
   }
+
+
+def largest_array(function, *args):
+  """Number of elements of the largest array in the compiled program."""
+  program = function.experimental_get_compiler_ir(*args)(stage='optimized_hlo')
+  shapes = re.findall(r'\b[a-z]+[0-9]+\[([0-9,]+)\]', program)
+  return max(np.prod([int(n) for n in shape.split(',')]) for shape in shapes)

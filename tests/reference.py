@@ -472,3 +472,16 @@ def unordered_set_gradient(problem, members):
     share = problem.q[s] * chance([s]) / chance([])
     gradient = gradient + share * problem.gradient_at(s, level)
   return gradient
+
+
+def naive_window(frame, location, window):
+  """The pixels about a location, one by one, and which are in the frame."""
+  size = len(frame)
+  row, column = divmod(location, size)
+  pixels, inside = np.zeros([2, window, window])
+  for i in range(window):
+    for j in range(window):
+      r, c = row - window // 2 + i, column - window // 2 + j
+      if 0 <= r < size and 0 <= c < size:
+        pixels[i, j], inside[i, j] = frame[r, c], 1.0
+  return pixels.ravel(), inside.ravel()

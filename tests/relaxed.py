@@ -1,6 +1,7 @@
 """What the tests of the relaxed estimators share."""
 
 import functools
+import itertools
 import json
 
 import numpy as np
@@ -8,37 +9,15 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from cases import covering_pairs
+import internals
 import statistical
 import tfp_rb
-from tfp_rb import _enumeration, _random
 import zoo
 
 tfd = tfp.distributions
 
 SEED = (3, 1)
-
-DISTRIBUTIONS = {
-  **{
-    name: zoo.DISTRIBUTIONS[name]
-    for name in (
-      'OneHotCategorical',
-      'OneHotCategorical-probs',
-      'Bernoulli',
-      'Bernoulli-probs',
-      'Sample',
-    )
-  },
-  'Independent-OneHotCategorical': zoo.DistributionRow(
-    zoo._numbers(2, 3),
-    lambda x, batch_shape: tfd.Independent(tfd.OneHotCategorical(logits=x), 1),
-    9,
-  ),
-  'Independent-Bernoulli': zoo.DistributionRow(
-    zoo._numbers(3),
-    lambda x, batch_shape: tfd.Independent(tfd.Bernoulli(logits=x), 1),
-    8,
-  ),
-}
 
 PRODUCTS = ('Independent-OneHotCategorical', 'Independent-Bernoulli', 'Sample')
 
@@ -53,25 +32,11 @@ FORMS = {
 
 every_row = pytest.mark.parametrize('name', zoo.DIFFERENTIATING)
 
-every_distribution = pytest.mark.parametrize('kind', DISTRIBUTIONS)
+every_distribution = pytest.mark.parametrize('kind', zoo.RELAXABLE)
 
-# The other distributions take the same path through the code.
 every_combination = pytest.mark.parametrize(
-  ('kind', 'form'),
-  [
-    (kind, form)
-    for kind in DISTRIBUTIONS
-    for form in FORMS
-    if form == 'summed'
-    or (kind, form)
-    in (
-      ('OneHotCategorical', 'plain'),
-      ('Independent-Bernoulli', 'plain'),
-      ('OneHotCategorical', 'budget'),
-      ('Bernoulli', 'budget'),  # of fewer values
-      ('Independent-OneHotCategorical', 'budget'),
-    )
-  ],
+  ('name', 'kind', 'form'),
+  covering_pairs(itertools.product(zoo.DIFFERENTIATING, zoo.RELAXABLE, FORMS)),
 )
 
 
@@ -86,7 +51,7 @@ def in_form(estimator, form):
 
 def estimate(estimator, kind, dtype, batch_shape, seed=SEED):
   """Value, gradient by the parameter, and the atoms of every call of `f`."""
-  row, atoms = DISTRIBUTIONS[kind], []
+  row, atoms = zoo.DISTRIBUTIONS[kind], []
   parameter = row.parameter(dtype, batch_shape)
   with tf.GradientTape() as tape:
     tape.watch(parameter)
@@ -102,7 +67,7 @@ def estimate(estimator, kind, dtype, batch_shape, seed=SEED):
 
 
 def make(name, kind, form='plain'):
-  q = DISTRIBUTIONS[kind].make()
+  q = zoo.DISTRIBUTIONS[kind].make()
   return in_form(zoo.DIFFERENTIATING[name].make(NUM_SAMPLES, q), form)
 
 
@@ -204,7 +169,7 @@ def total_variance(gradients):
 
 
 def exact_gradient(problem=four_values, logits=LOGITS):
-  return _enumeration.exact_reference(problem, [tf.constant(logits)])[1][0]
+  return internals.exact_reference(problem, [tf.constant(logits)])[1][0]
 
 
 def mean_and_radius(x):
@@ -231,7 +196,7 @@ def at_atoms(estimator, seed=SEED, num_rows=5, f=None):
     tape.watch(logits)
     q = tfd.OneHotCategorical(logits=logits)
     value = tfp_rb.expectation(recorded, q, estimator, seed=seed)
-  atom_seed, _ = _random.split_seed(seed, n=2)
+  atom_seed, _ = internals.split_seed(seed, n=2)
   atoms = estimator.sample_atoms(q, atom_seed)
   values = tf.cast(atoms.values, tf.float64)
   return value, tape.gradient(value, logits), values, handed[0]

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from errors import raises
 import reference
 from relaxed import (
   LOGITS,
@@ -29,8 +30,16 @@ DETECTABLE = 0.03
 
 def unbiased(name, restricted=None, num_samples=1, control_variate=steep):
   if name == 'REBAR':
-    return tfp_rb.REBAR(0.6, 0.75, restricted, num_samples)
-  return tfp_rb.RELAX(control_variate, 0.6, 0.75, restricted, num_samples)
+    return tfp_rb.REBAR(
+      0.6, scale=0.75, restricted=restricted, num_samples=num_samples
+    )
+  return tfp_rb.RELAX(
+    control_variate,
+    temperature=0.6,
+    scale=0.75,
+    restricted=restricted,
+    num_samples=num_samples,
+  )
 
 
 def assert_unbiased(estimator, problem=four_values, parameters=(LOGITS,)):
@@ -205,7 +214,7 @@ class Unconditional(tfp_rb.RELAX):
 )
 def test_a_wrong_control_variate_is_found_to_be_biased(wrong, k):
   estimator = tfp_rb.rao_blackwellize(wrong(steep, 0.6, 0.75), num_summed=k)
-  with pytest.raises(AssertionError, match='The gradient is biased'):
+  with raises(AssertionError, 'gradient'):
     assert_unbiased(estimator)
 
 

@@ -287,9 +287,9 @@ def test_a_variable_that_f_shares_with_the_estimator_gets_both():
   """Then it is one of the estimator's, and the loss depends on it as well."""
   weight = variable(1.3)
   f = lambda z: weight * cost(z)
-  shared = tfp_rb.RELAX(f, 0.5)
+  shared = tfp_rb.RELAX(f, temperature=0.5)
   shared.weight = weight
-  apart = tfp_rb.RELAX(lambda x: weight * cost(x), 0.5)
+  apart = tfp_rb.RELAX(lambda x: weight * cost(x), temperature=0.5)
   gradients = []
   for estimator in (shared, apart):
     with tf.GradientTape() as tape:
@@ -431,7 +431,7 @@ def test_an_optimizer_of_keras_takes_the_gradients():
 def test_variables_behind_a_lambda_are_trained_once_they_are_attached():
   """As the docstring of `RELAX` says."""
   hidden = Quadratic(np.ones(4), np.zeros(4))
-  estimator = tfp_rb.RELAX(lambda x: cost(x) + hidden(x), 0.75)
+  estimator = tfp_rb.RELAX(lambda x: cost(x) + hidden(x), temperature=0.75)
   assert estimator.trainable_variables == ()
   estimator.hidden = hidden
   assert_is_derivative(
@@ -632,7 +632,9 @@ def untrained(kind='quadratic'):
       ]
     )
     control_variate.build([None, None, 4])
-  return tfp_rb.RELAX(control_variate, temperature, scale=variable(1.0))
+  return tfp_rb.RELAX(
+    control_variate, temperature=temperature, scale=variable(1.0)
+  )
 
 
 @pytest.mark.parametrize(

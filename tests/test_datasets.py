@@ -7,7 +7,8 @@ import time
 import numpy as np
 import pytest
 
-from test_errors import raises
+from errors import raises
+from internals import ask_server, patch_timeout
 from tfp_rb import datasets
 
 
@@ -44,9 +45,7 @@ def test_a_file_without_pickle_or_a_byte_of_it_changed(tmp_path, monkeypatch):
     path = tmp_path / 'mnist_subset.npz'
     path.write_bytes(change(datasets._EMBEDDED.read_bytes()))
     monkeypatch.setattr(datasets, '_EMBEDDED', path)
-    with raises(
-      ValueError, 'must have the SHA-256 sum', 'truncated or altered'
-    ):
+    with raises(ValueError, 'SHA-256'):
       datasets.load_mnist('embedded')
     monkeypatch.undo()
 
@@ -63,7 +62,7 @@ def test_without_a_network_the_subset_stands_in_at_once(tmp_path, monkeypatch):
     mnist = datasets.load_mnist(data_dir=str(tmp_path))
   assert time.monotonic() - start < 60.0  # TFDS alone takes minutes
   assert mnist.source == 'MNIST subset (10,000 + 2,000)'
-  with raises(RuntimeError, 'does not answer', 'TFDS_DATA_DIR'):
+  with raises(RuntimeError, 'TFDS_DATA_DIR'):
     datasets.load_mnist('tfds', data_dir=str(tmp_path))
 
 
@@ -81,12 +80,12 @@ def test_host_is_given_three_seconds(tmp_path, monkeypatch):
 
 
 def test_a_host_that_is_not_found_in_time_is_not_waited_for(monkeypatch):
-  monkeypatch.setattr(datasets, '_TIMEOUT', 0.1)
+  patch_timeout(monkeypatch, 0.1)
   monkeypatch.setattr(
     socket, 'create_connection', lambda *args, **kwargs: time.sleep(30.0)
   )
   start = time.monotonic()
-  assert isinstance(datasets._ask('example.org'), TimeoutError)
+  assert isinstance(ask_server('example.org'), TimeoutError)
   assert time.monotonic() - start < 10.0
 
 
@@ -113,7 +112,7 @@ def test_without_tfds_the_subset_stands_in(monkeypatch):
 
 
 def test_source_must_be_known():
-  with raises(ValueError, '`source` must be one of', "'web'"):
+  with raises(ValueError, 'source'):
     datasets.load_mnist('web')
 
 
@@ -139,5 +138,5 @@ def test_split_of_mnist_is_that_of_the_authors():
 
 
 def test_number_of_labels_must_leave_some_out(embedded):
-  with raises(ValueError, '`num_labeled` must be between 1 and 8333', '9000'):
+  with raises(ValueError, 'num_labeled'):
     datasets.split_mnist(embedded, num_labeled=9000)

@@ -10,12 +10,11 @@ from scipy import stats
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from errors import raises
+from internals import bias_of, mean_and_interval
 import reference
-from test_errors import raises
 import tfp_rb
 from tfp_rb import baselines, diagnostics
-from tfp_rb._evaluations import count_evaluations
-from tfp_rb.diagnostics import _pairs
 import zoo
 
 matplotlib.use('Agg')
@@ -160,9 +159,7 @@ def test_exact_moments_of_several_parameters_are_those_of_all_components():
 
 
 def test_exact_moments_refuse_a_batch():
-  with raises(
-    ValueError, '`problem`', 'without a batch', '(2,)', '`sampled_moments`'
-  ):
+  with raises(ValueError, 'problem'):
     diagnostics.exact_moments(reinforce(), problem, [np.stack([LOGITS] * 2)])
 
 
@@ -192,12 +189,7 @@ def noisy_problem(logits):
   ids=['countable', 'too_many', 'noise', 'stratified'],
 )
 def test_exact_moments_refuse_what_cannot_be_enumerated(estimator, case):
-  with raises(
-    ValueError,
-    '`estimator` must have at most 20000 outcomes and no noise',
-    type(estimator).__name__,
-    '`sampled_moments`',
-  ):
+  with raises(ValueError, 'estimator'):
     diagnostics.exact_moments(estimator, case, [LOGITS])
 
 
@@ -258,7 +250,7 @@ def test_intervals_of_the_variance_hold_19_times_of_20():
   # 2000 intervals from 100 pairs in 3 dimensions: a coverage of 0.94 falls
   # below the limit with a probability of 1e-6.
   distances = np.random.default_rng(0).gamma(1.5, size=[2000, 100])
-  found = [_pairs.mean_and_interval(row)[1] for row in distances]
+  found = [mean_and_interval(row)[1] for row in distances]
   num_holding = sum(low <= 1.5 <= high for low, high in found)
   assert num_holding >= stats.binom.ppf(1e-6, 2000, 0.94)
 
@@ -270,7 +262,7 @@ def test_intervals_of_the_bias_hold_at_least_19_times_of_20(rank):
   truth = np.full(rank, 0.3)
   num_holding = 0
   for mean in truth + rng.normal(size=[2000, rank]) / np.sqrt(rank):
-    found = _pairs._bias_of(mean, [np.zeros(rank)], noise=1.0)
+    found = bias_of(mean, [np.zeros(rank)], noise=1.0)
     low, high = found['bias_interval']
     num_holding += low <= np.linalg.norm(truth) <= high
     assert low <= found['bias'] <= high
@@ -296,39 +288,39 @@ def test_keras_variables_are_variables(run_eagerly):
 
 
 @pytest.mark.parametrize(
-  ('arguments', 'kind', 'parts'),
+  ('arguments', 'kind', 'argument'),
   [
-    ({'loss': 3.0}, TypeError, ['`loss` must be a callable', '3.0']),
-    ({'variables': []}, ValueError, ['`variables`', 'is []', 'Pass']),
-    ({'variables': LOGITS}, ValueError, ['`variables` must be a list']),
+    ({'loss': 3.0}, TypeError, 'loss'),
+    ({'variables': []}, ValueError, 'variables'),
+    ({'variables': LOGITS}, ValueError, 'variables'),
     (
       {'variables': [LOGITS]},
       TypeError,
-      ['`variables` must be `tf.Variable`s'],
+      'variables',
     ),
-    ({'reference': 0.0}, ValueError, ['`reference`', '[(4,)]', 'is of ()']),
-    ({'reference': [0.0]}, ValueError, ['`reference`', 'is of [()]', 'Pass']),
-    ({'reference': [LOGITS[:3]]}, ValueError, ['`reference`', 'is of [(3,)]']),
-    ({'num_pairs': 1}, ValueError, ['`num_pairs` must be at least 2', '1']),
-    ({'num_pairs': 2.0}, TypeError, ['`num_pairs` must be a Python int']),
-    ({'seed': [0, 1]}, TypeError, ['`seed` must be a Python int']),
+    ({'reference': 0.0}, ValueError, 'reference'),
+    ({'reference': [0.0]}, ValueError, 'reference'),
+    ({'reference': [LOGITS[:3]]}, ValueError, 'reference'),
+    ({'num_pairs': 1}, ValueError, 'num_pairs'),
+    ({'num_pairs': 2.0}, TypeError, 'num_pairs'),
+    ({'seed': [0, 1]}, TypeError, 'seed'),
     (
       {'variables': [tf.Variable(1.0)]},
       ValueError,
-      ['`loss` must depend on one of the `variables`', 'None', 'Pass'],
+      'loss',
     ),
     (
       {'variables': [tf.Variable(1)]},
       TypeError,
-      ['`variables` must be floating', 'int32', 'Leave it out'],
+      'variables',
     ),
   ],
   ids=str,
 )
-def test_arguments_of_sampled_moments_are_checked(arguments, kind, parts):
+def test_arguments_of_sampled_moments_are_checked(arguments, kind, argument):
   logits = tf.Variable(LOGITS)
   given = {'loss': loss_of(reinforce(), logits), 'variables': [logits]}
-  with raises(kind, *parts):
+  with raises(kind, argument):
     diagnostics.sampled_moments(**{**given, **arguments})
 
 
@@ -344,14 +336,27 @@ def test_variables_that_are_not_trainable_count():
 # Evaluations of `f`.
 
 
+def counted(f):
+  """Returns `f`, and a list of the numbers of atoms that it was given."""
+  numbers = []
+
+  def counting(values):
+    if tf.executing_eagerly():
+      numbers.append(values.shape[0])
+    return f(values)
+
+  return counting, numbers
+
+
 @pytest.mark.parametrize(
   'name',
   ['Exact', 'NVIL', 'summed-independent', 'budget-mixed', 'REINFORCE-unshared'],
 )
 def test_evaluations_that_are_counted_are_those_promised(name):
   row = zoo.ESTIMATORS[name]
-  with count_evaluations() as numbers:
-    tfp_rb.expectation(*fixed_problem(LOGITS), row.make(2, 2), seed=[0, 1])
+  f, q = fixed_problem(LOGITS)
+  f, numbers = counted(f)
+  tfp_rb.expectation(f, q, row.make(2, 2), seed=[0, 1])
   assert numbers == [row.num_evaluations(4, 2, 2)]
 
 
@@ -360,8 +365,8 @@ def test_evaluations_at_relaxed_atoms_are_counted_too(name):
   row = zoo.DIFFERENTIATING[name]
   f, q = noisy_problem(tf.constant(LOGITS))
   estimator = tfp_rb.rao_blackwellize(row.make(2, q), num_summed=1)
-  with count_evaluations() as numbers:
-    tfp_rb.expectation(f, q, estimator, seed=[0, 1])
+  f, numbers = counted(f)
+  tfp_rb.expectation(f, q, estimator, seed=[0, 1])
   assert numbers == row.num_evaluations(1, 2, False)
 
 
@@ -371,8 +376,8 @@ def test_evaluations_in_several_calls_are_added_up():
   local = tfp_rb.local_expectation(
     tfp_rb.REINFORCE(), num_summed=1, sites_per_call=2
   )
-  with count_evaluations() as numbers:
-    tfp_rb.expectation(f, q, local, seed=[0, 1])
+  f, numbers = counted(f)
+  tfp_rb.expectation(f, q, local, seed=[0, 1])
   assert numbers == [4, 4]
 
 
@@ -397,14 +402,6 @@ def test_evaluations_inside_of_a_function_are_not_seen():
   loss = tf.function(loss_of(reinforce(), logits), autograph=False)
   found = diagnostics.sampled_moments(loss, [logits], num_pairs=2)
   assert found.num_evaluations is None
-
-
-def test_nothing_is_counted_when_nobody_counts():
-  f = lambda z: tf.cast(z, tf.float32)
-  with count_evaluations() as numbers:
-    pass
-  tfp_rb.expectation(f, tfd.Categorical(logits=LOGITS))
-  assert numbers == []
 
 
 # The mass of the rest.
@@ -433,7 +430,7 @@ def test_rest_mass_of_a_countable_family():
 
 
 def test_rest_mass_needs_as_many_values():
-  with raises(ValueError, '`num_summed` must be at most', '4', 'but is 5'):
+  with raises(ValueError, 'num_summed'):
     diagnostics.rest_mass(tfd.Categorical(logits=LOGITS), 5)
 
 
@@ -503,14 +500,14 @@ def test_noise_of_each_atom_breaks_the_bounds():
   ids=['own', 'leave_one_out'],
 )
 def test_a_budget_needs_draws_that_share_the_variance_of_one(baseline):
-  with raises(ValueError, '`budget` must be None', 'exact_moments'):
+  with raises(ValueError, 'budget'):
     diagnostics.variance_bounds(
-      tfp_rb.REINFORCE(baseline), problem, [LOGITS], budget=3
+      tfp_rb.REINFORCE(baseline=baseline), problem, [LOGITS], budget=3
     )
 
 
 def test_bounds_need_a_single_draw():
-  with raises(ValueError, '`num_samples=1`', 'but has 2', '`budget`'):
+  with raises(ValueError, 'num_samples'):
     diagnostics.variance_bounds(
       tfp_rb.REINFORCE(num_samples=2), problem, [LOGITS]
     )
@@ -562,27 +559,27 @@ def test_comparison_of_draws_is_that_of_a_model():
 
 
 @pytest.mark.parametrize(
-  ('estimators', 'measured', 'kind', 'parts'),
+  ('estimators', 'measured', 'kind', 'argument'),
   [
-    ({}, moments_with, ValueError, ['`estimators`', 'dictionary', 'is {}']),
-    ([reinforce()], moments_with, ValueError, ['a dictionary', 'but is [']),
+    ({}, moments_with, ValueError, 'estimators'),
+    ([reinforce()], moments_with, ValueError, 'estimators'),
     (
       {'a': reinforce()},
       lambda e: 1.0,
       TypeError,
-      ['`measure` must return `GradientMoments`', '1.0', '`exact_moments`'],
+      'measure',
     ),
     (
       {'a': reinforce()},
       lambda e: moments_with(num_evaluations=None),
       ValueError,
-      ['`measure` must see', "'a'", '`tf.function`'],
+      'measure',
     ),
   ],
   ids=['empty', 'list', 'number', 'unseen'],
 )
-def test_arguments_of_compare_are_checked(estimators, measured, kind, parts):
-  with raises(kind, *parts):
+def test_arguments_of_compare_are_checked(estimators, measured, kind, argument):
+  with raises(kind, argument):
     diagnostics.compare(estimators, measured)
 
 
@@ -678,5 +675,5 @@ def test_bounds_are_plotted_beside_the_variances(ax):
 @pytest.mark.parametrize('name', ['plot_variance', 'plot_mass', 'plot_bounds'])
 def test_a_plot_without_matplotlib_says_so(name, monkeypatch):
   monkeypatch.setitem(sys.modules, 'matplotlib.pyplot', None)
-  with raises(ImportError, f'`{name}` needs matplotlib', 'pip install'):
+  with raises(ImportError, 'matplotlib'):
     getattr(diagnostics, name)([])

@@ -8,10 +8,10 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from test_errors import raises
+from errors import raises
+from internals import EstimatorModel
 import tfp_rb
 from tfp_rb import diagnostics
-from tfp_rb.models._base import EstimatorModel
 
 tfd = tfp.distributions
 
@@ -82,7 +82,7 @@ def measured(tmp_path_factory):
   """A model fitted with the callback, its state, and what was written."""
   folder = tmp_path_factory.mktemp('logs')
   callback = diagnostics.GradientVariance(
-    folder, BATCH, every=2, num_pairs=3, seed=4
+    folder, batch=BATCH, every=2, num_pairs=3, seed=4
   )
   model = fit(annealed(), [callback], epochs=4)
   return model, state_of(model), events(folder)
@@ -118,7 +118,9 @@ def test_what_is_logged_is_what_is_measured(measured):
 
 
 def test_it_writes_beside_keras_own_summaries(tmp_path):
-  callback = diagnostics.GradientVariance(tmp_path / 'a', BATCH, num_pairs=2)
+  callback = diagnostics.GradientVariance(
+    tmp_path / 'a', batch=BATCH, num_pairs=2
+  )
   # Which lets summaries pass at every 100th step only.
   other = keras.callbacks.TensorBoard(
     str(tmp_path / 'b'), update_freq=100, write_graph=False
@@ -151,20 +153,20 @@ def test_averages_of_layers_are_put_back(tmp_path):
     model.fit(data, epochs=2, verbose=0, callbacks=callbacks)
     return model.get_weights()
 
-  callback = diagnostics.GradientVariance(tmp_path, BATCH, num_pairs=2)
+  callback = diagnostics.GradientVariance(tmp_path, batch=BATCH, num_pairs=2)
   for a, b in zip(averages([]), averages([callback]), strict=True):
     np.testing.assert_array_equal(a, b)
 
 
 def test_the_callback_needs_a_compiled_model(tmp_path):
-  callback = diagnostics.GradientVariance(tmp_path, BATCH)
-  with raises(ValueError, 'compiled model', '`Tiny`', '`compile`'):
+  callback = diagnostics.GradientVariance(tmp_path, batch=BATCH)
+  with raises(ValueError, 'compile'):
     callback.set_model(Tiny(summed()))
 
 
 @pytest.mark.slow
 def test_a_compiled_model_is_measured_too(tmp_path):
-  callback = diagnostics.GradientVariance(tmp_path, BATCH, num_pairs=2)
+  callback = diagnostics.GradientVariance(tmp_path, batch=BATCH, num_pairs=2)
   fit(summed(), [callback], jit_compile=True, epochs=1)
   ((step, variance),) = events(tmp_path)['gradient_variance']
   assert step == 0
@@ -172,14 +174,12 @@ def test_a_compiled_model_is_measured_too(tmp_path):
 
 
 def test_the_callback_needs_a_model_with_a_loss_of_a_step(tmp_path):
-  callback = diagnostics.GradientVariance(tmp_path, BATCH)
-  with raises(TypeError, '`step_loss`', '`Sequential`', 'sampled_moments'):
+  callback = diagnostics.GradientVariance(tmp_path, batch=BATCH)
+  with raises(TypeError, 'step_loss'):
     callback.set_model(keras.Sequential())
 
 
-@pytest.mark.parametrize(
-  ('name', 'value', 'least'), [('every', 0, 1), ('num_pairs', 1, 2)]
-)
-def test_numbers_of_the_callback_are_checked(name, value, least):
-  with raises(ValueError, f'`{name}` must be at least {least}', str(value)):
-    diagnostics.GradientVariance('', BATCH, **{name: value})
+@pytest.mark.parametrize(('name', 'value'), [('every', 0), ('num_pairs', 1)])
+def test_numbers_of_the_callback_are_checked(name, value):
+  with raises(ValueError, name):
+    diagnostics.GradientVariance('', batch=BATCH, **{name: value})

@@ -18,8 +18,8 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from internals import copy_registry
 import tfp_rb
-from tfp_rb.partitions import base
 
 ALIASES = {'np': np, 'tf': tf, 'tfp': tfp, 'tfp_rb': tfp_rb}
 ALIASES.update(tfb=tfp.bijectors, tfd=tfp.distributions)
@@ -92,6 +92,6 @@ def test_the_package_has_examples():
 @pytest.mark.parametrize('code', BLOCKS)
 def test_example_gives_what_it_shows(code, monkeypatch):
   # An example may register a distribution; the other tests must not see it.
-  monkeypatch.setattr(base, '_REGISTRY', dict(base._REGISTRY))
+  copy_registry(monkeypatch)
   for shown, actual in run(code):
     assert actual == shown

@@ -1,15 +1,14 @@
-"""Every error names the argument, what must hold, what came, what to do."""
-
-import re
+"""Every error names the argument that is wrong."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from errors import raises
+from internals import copy_registry
 import tfp_rb
 from tfp_rb import baselines
-from tfp_rb.partitions import base
 
 tfb = tfp.bijectors
 tfd = tfp.distributions
@@ -29,27 +28,19 @@ def summed(k, baseline=None, num_samples=1):
   return tfp_rb.rao_blackwellize(reinforce(baseline, num_samples), num_summed=k)
 
 
-def raises(kind, *parts):
-  """Expects an error whose message has all the parts, in this order."""
-  pattern = '.*'.join(map(re.escape, parts))
-  return pytest.raises(kind, match=f'(?s){pattern}')
-
-
 # `seed`.
 
 
 @pytest.mark.parametrize('value', [[1], [1, 2, 3], [[1, 2]]], ids=str)
 def test_a_stateless_seed_must_be_a_pair(value):
   # TensorFlow takes [1, 2, 3], and draws what it draws for [1, 2].
-  with raises(
-    ValueError, '`seed` must be', 'two integers', str(value), 'Write'
-  ):
+  with raises(ValueError, 'seed'):
     tfp_rb.expectation(cost, Q, seed=value)
 
 
 @pytest.mark.parametrize('value', [1.5, 'a', [1.0, 2.0]], ids=str)
 def test_a_seed_must_be_made_of_integers(value):
-  with raises(TypeError, '`seed` must be', 'two integers', str(value), 'Write'):
+  with raises(TypeError, 'seed'):
     tfp_rb.expectation(cost, Q, seed=value)
 
 
@@ -61,27 +52,24 @@ def test_a_seed_must_be_made_of_integers(value):
   'value', [1.5, '2', True, tf.constant(1), np.array([1, 2])], ids=str
 )
 def test_number_of_atoms_must_be_an_int(name, value):
-  with raises(TypeError, f'`{name}` must be a Python int', 'but is', 'Pass'):
+  with raises(TypeError, name):
     tfp_rb.rao_blackwellize(tfp_rb.REINFORCE(), **{name: value})
 
 
 @pytest.mark.parametrize('value', [1.5, None, tf.constant(1)], ids=str)
 def test_number_of_values_of_a_partition_must_be_an_int(value):
-  with raises(TypeError, '`num_summed` must be a Python int', 'but is'):
+  with raises(TypeError, 'num_summed'):
     tfp_rb.partition(Q, value)
 
 
-@pytest.mark.parametrize(
-  ('name', 'value', 'least'), [('num_summed', -1, 0), ('budget', 0, 1)]
-)
-def test_number_of_atoms_must_be_large_enough(name, value, least):
-  message = f'`{name}` must be at least {least}, but is {value}.'
-  with raises(ValueError, message, 'larger'):
+@pytest.mark.parametrize(('name', 'value'), [('num_summed', -1), ('budget', 0)])
+def test_number_of_atoms_must_be_large_enough(name, value):
+  with raises(ValueError, name):
     tfp_rb.rao_blackwellize(tfp_rb.REINFORCE(), **{name: value})
 
 
 def test_number_of_values_of_a_partition_must_not_be_negative():
-  with raises(ValueError, '`num_summed` must be at least 0, but is -2.'):
+  with raises(ValueError, 'num_summed'):
     tfp_rb.partition(Q, -2)
 
 
@@ -98,15 +86,13 @@ def test_numpy_integer_is_an_int():
   ids=['partition', 'expectation'],
 )
 def test_num_summed_must_not_exceed_the_number_of_values(use):
-  with raises(
-    ValueError, '`num_summed` must be at most', '3', 'but is 4', 'Exact'
-  ):
+  with raises(ValueError, 'num_summed'):
     use()
 
 
 def test_num_summed_must_not_exceed_the_number_of_values_of_a_product():
   q = tfd.Sample(tfd.Bernoulli(logits=0.0), 3)
-  with raises(ValueError, '`num_summed`', 'at most', '8', 'but is 9'):
+  with raises(ValueError, 'num_summed'):
     tfp_rb.partition(q, 9)
 
 
@@ -116,26 +102,13 @@ def test_num_summed_must_not_exceed_the_number_of_values_of_a_product():
   ids=['none', 'two', 'another_two'],
 )
 def test_one_of_num_summed_budget_and_atoms_must_be_given(arguments):
-  with raises(
-    ValueError,
-    'Exactly one of `num_summed`, `budget` and `atoms` must be given',
-    *(
-      f'`{name}={arguments.get(name)}`'
-      for name in ('num_summed', 'budget', 'atoms')
-    ),
-  ):
+  with raises(ValueError, 'num_summed'):
     tfp_rb.rao_blackwellize(tfp_rb.REINFORCE(), **arguments)
 
 
-@pytest.mark.parametrize(
-  ('value', 'kind', 'message'),
-  [
-    (0, ValueError, 'must be at least 1, but is 0'),
-    (1.0, TypeError, 'must be a Python int'),
-  ],
-)
-def test_num_samples_must_be_a_positive_int(value, kind, message):
-  with raises(kind, '`num_samples`', message):
+@pytest.mark.parametrize(('value', 'kind'), [(0, ValueError), (1.0, TypeError)])
+def test_num_samples_must_be_a_positive_int(value, kind):
+  with raises(kind, 'num_samples'):
     tfp_rb.REINFORCE(num_samples=value)
 
 
@@ -146,26 +119,21 @@ def test_num_samples_must_be_a_positive_int(value, kind, message):
   'estimator', [tfp_rb.REINFORCE, 'REINFORCE', None], ids=str
 )
 def test_only_an_estimator_is_rao_blackwellized(estimator):
-  with raises(
-    TypeError, '`estimator` must be a', 'but is', '`tfp_rb.REINFORCE()`'
-  ):
+  with raises(TypeError, 'estimator'):
     tfp_rb.rao_blackwellize(estimator, num_summed=1)
 
 
 @pytest.mark.parametrize(
-  ('make', 'name'),
-  [(lambda: summed(1), 'RaoBlackwellized'), (tfp_rb.Exact, 'Exact')],
+  'make', [lambda: summed(1), tfp_rb.Exact], ids=['RaoBlackwellized', 'Exact']
 )
-def test_what_sums_already_is_not_rao_blackwellized(make, name):
-  with raises(TypeError, '`estimator` must draw', f'`{name}`', 'REINFORCE()'):
+def test_what_sums_already_is_not_rao_blackwellized(make):
+  with raises(TypeError, 'estimator'):
     tfp_rb.rao_blackwellize(make(), num_summed=1)
 
 
 @pytest.mark.parametrize('estimator', [tfp_rb.REINFORCE, 'exact', 3], ids=str)
 def test_expectation_needs_an_estimator(estimator):
-  with raises(
-    TypeError, '`estimator` must be a', 'but is', '`tfp_rb.REINFORCE()`'
-  ):
+  with raises(TypeError, 'estimator'):
     tfp_rb.expectation(cost, Q, estimator)
 
 
@@ -195,75 +163,51 @@ class TestDistribution:
     ids=lambda q: type(q).__name__,
   )
   def test_must_be_discrete(self, use, q):
-    with raises(
-      TypeError,
-      '`distribution` must be discrete',
-      f'`{type(q).__name__}`',
-      'tfp.monte_carlo.expectation',
-    ):
+    with raises(TypeError, 'distribution'):
       use(q)
 
   @pytest.mark.parametrize('q', [[0.0, 1.0], None, tfd.Categorical], ids=str)
   def test_must_be_a_distribution(self, use, q):
-    with raises(
-      TypeError,
-      '`distribution` must be a `tfp.distributions.Distribution`, but is',
-      'tfd.Categorical',
-    ):
+    with raises(TypeError, 'distribution'):
       use(q)
 
 
 def test_product_of_continuous_sites_is_not_discrete():
   q = tfd.Independent(tfd.Normal([0.0, 1.0], 1.0), 1)
-  with raises(TypeError, '`distribution` must be discrete', '`Independent`'):
+  with raises(TypeError, 'distribution'):
     tfp_rb.partition(q, 1)
 
 
 def test_unregistered_distribution_is_told_how_to_register():
   q = tfd.Multinomial(total_count=2.0, logits=[0.0, 0.0])
-  with raises(
-    NotImplementedError,
-    'No partition is registered for `Multinomial`',
-    '`@tfp_rb.RegisterPartition(Multinomial)`',
-    '`tfp_rb.Partition`',
-    '`num_summed=0`',
-    'Registered:',
-    'Categorical',
-  ):
+  with raises(NotImplementedError, 'Multinomial'):
     tfp_rb.partition(q, 1)
 
 
 def test_product_of_unregistered_sites_names_the_site():
   sites = tfd.Multinomial(total_count=2.0, logits=[[0.0, 0.0]] * 2)
-  with raises(NotImplementedError, 'registered for `Multinomial`'):
+  with raises(NotImplementedError, 'Multinomial'):
     tfp_rb.partition(tfd.Independent(sites, 1), 1)
 
 
 def test_only_shifts_of_a_distribution_are_known():
   q = tfb.Scale(2.0)(tfd.Poisson(rate=1.0))
-  with raises(
-    NotImplementedError, '`tfb.Shift`', '`bijector` is `Scale`', 'inside `f`'
-  ):
+  with raises(NotImplementedError, 'bijector'):
     tfp_rb.partition(q, 1)
 
 
 @pytest.mark.parametrize(
-  ('q', 'count'),
+  'q',
   [
-    (tfd.Poisson(rate=1.0), 'infinitely many'),
-    (tfd.Sample(tfd.Geometric(logits=0.0), 2), 'infinitely many'),
-    (tfd.Sample(tfd.Bernoulli(logits=0.0), 30), str(2**30)),
+    tfd.Poisson(rate=1.0),
+    tfd.Sample(tfd.Geometric(logits=0.0), 2),
+    tfd.Sample(tfd.Bernoulli(logits=0.0), 30),
   ],
   ids=['Poisson', 'Sample-Geometric', 'Sample-Bernoulli'],
 )
-def test_exact_names_the_number_of_values(q, count):
+def test_exact_needs_a_distribution_of_few_values(q):
   f = lambda z: tf.zeros(z.shape[:1])
-  with raises(
-    ValueError,
-    '`Exact` needs a `distribution` of at most 1048576 values',
-    f'`{type(q).__name__}` has {count}',
-    'rao_blackwellize',
-  ):
+  with raises(ValueError, 'distribution'):
     tfp_rb.expectation(f, q, tfp_rb.Exact())
 
 
@@ -272,7 +216,7 @@ def test_number_of_values_must_be_static():
   def partition(logits):
     return tfp_rb.partition(tfd.Categorical(logits=logits), 1).values
 
-  with raises(ValueError, '`distribution` must be known statically', '(None,)'):
+  with raises(ValueError, 'distribution'):
     partition(tf.zeros([3]))
 
 
@@ -281,34 +225,27 @@ def test_number_of_values_must_be_static():
 
 @pytest.mark.parametrize('f', [None, tf.zeros([3]), 'cost'], ids=str)
 def test_f_must_be_callable(f):
-  with raises(TypeError, '`f` must be callable, but is', 'lambda z'):
+  with raises(TypeError, 'f'):
     tfp_rb.expectation(f, Q)
 
 
 def test_f_must_return_floats():
-  with raises(TypeError, '`f` must return a floating', 'int32', 'tf.cast'):
+  with raises(TypeError, 'f'):
     tfp_rb.expectation(lambda z: z, Q)
 
 
 @pytest.mark.parametrize(
-  ('f', 'shape'),
+  'f',
   [
-    (lambda z: tf.reduce_sum(cost(z), axis=0), '(2,)'),
-    (lambda z: tf.reduce_sum(cost(z)), '()'),
-    (lambda z: tf.zeros([3, 2, 5]), '(3, 2, 5)'),
-    (lambda z: tf.zeros([1, 2]), '(1, 2)'),
+    lambda z: tf.reduce_sum(cost(z), axis=0),
+    lambda z: tf.reduce_sum(cost(z)),
+    lambda z: tf.zeros([3, 2, 5]),
+    lambda z: tf.zeros([1, 2]),
   ],
   ids=['no_atoms', 'scalar', 'event', 'broadcast'],
 )
-def test_f_must_return_the_shape_of_the_atoms(f, shape):
-  with raises(
-    ValueError,
-    '`f` must return',
-    '[m] + batch_shape',
-    '(3, 2)',
-    shape,
-    'Reduce',
-  ):
+def test_f_must_return_the_shape_of_the_atoms(f):
+  with raises(ValueError, 'f'):
     tfp_rb.expectation(f, Q)
 
 
@@ -321,17 +258,13 @@ def test_f_must_return_the_shape_of_the_atoms(f, shape):
   ids=['string', 'class', 'function', 'list'],
 )
 def test_baseline_must_be_a_baseline_or_a_number(baseline):
-  with raises(
-    TypeError, '`baseline` must be one of', 'but is', 'LeaveOneOut()`'
-  ):
+  with raises(TypeError, 'baseline'):
     tfp_rb.REINFORCE(baseline=baseline)
 
 
 @pytest.mark.parametrize('shape', [[3], [2, 2], [1, 2]], ids=str)
 def test_constant_baseline_must_have_the_batch_shape(shape):
-  with raises(
-    ValueError, '`baseline` must be', '(2,)', str(tuple(shape)), 'shape'
-  ):
+  with raises(ValueError, 'baseline'):
     tfp_rb.expectation(cost, Q, reinforce(tf.zeros(shape), num_samples=3))
 
 
@@ -344,24 +277,19 @@ def test_leave_one_out_needs_a_second_evaluation(name, form):
     'summed': tfp_rb.rao_blackwellize(single, num_summed=0),
     'budget': tfp_rb.rao_blackwellize(single, budget=1),
   }[form]
-  with raises(
-    ValueError,
-    f'`baselines.{name}` needs a second evaluation of `f`',
-    '1 atom',
-    '`num_samples=2`',
-  ):
+  with raises(ValueError, name):
     tfp_rb.expectation(cost, Q, estimator)
 
 
 def test_form_of_leave_one_out_must_be_known():
-  with raises(ValueError, '`form` must be one of', "'rest'", "but is 'some'"):
+  with raises(ValueError, 'form'):
     baselines.LeaveOneOut(form='some')
 
 
 @pytest.fixture
 def scoreless(monkeypatch):
   """A registered class whose partition lacks `score_norm`."""
-  monkeypatch.setattr(base, '_REGISTRY', dict(base._REGISTRY))
+  copy_registry(monkeypatch)
 
   class Scoreless(tfd.Categorical):
     pass
@@ -376,9 +304,7 @@ def scoreless(monkeypatch):
 
 def test_optimal_baseline_needs_scores(scoreless):
   estimator = reinforce(baselines.Optimal(), num_samples=2)
-  with raises(
-    NotImplementedError, '`baselines.Optimal`', '`Scoreless`', '`score_norm`'
-  ):
+  with raises(NotImplementedError, 'score_norm'):
     tfp_rb.expectation(cost, scoreless(logits=tf.zeros([2, 3])), estimator)
 
 
@@ -387,34 +313,29 @@ def test_optimal_baseline_needs_scores(scoreless):
 
 @pytest.mark.parametrize('kind', [Q, 'Categorical', None], ids=str)
 def test_only_a_class_is_registered(kind):
-  with raises(TypeError, '`distribution_class` must be a class', 'but is'):
+  with raises(TypeError, 'distribution_class'):
     tfp_rb.RegisterPartition(kind)
 
 
 def test_only_a_class_of_distributions_is_registered():
-  with raises(TypeError, '`distribution_class` must be', 'int'):
+  with raises(TypeError, 'distribution_class'):
     tfp_rb.RegisterPartition(int)
 
 
 def test_a_class_is_registered_once():
-  with raises(
-    ValueError,
-    '`Categorical` has a partition already',
-    '`partition_categorical`',
-    'subclass',
-  ):
+  with raises(ValueError, 'Categorical'):
     tfp_rb.RegisterPartition(tfd.Categorical)
 
 
 def test_a_function_is_registered():
-  with raises(TypeError, '`RegisterPartition` must decorate a function', '3'):
+  with raises(TypeError, 'RegisterPartition'):
     tfp_rb.RegisterPartition(tfd.Multinomial)(3)
 
 
 @pytest.fixture
 def careless(monkeypatch):
   """A registered class whose function forgets to return."""
-  monkeypatch.setattr(base, '_REGISTRY', dict(base._REGISTRY))
+  copy_registry(monkeypatch)
 
   class Careless(tfd.Categorical):
     pass
@@ -424,7 +345,7 @@ def careless(monkeypatch):
 
 
 def test_registered_function_must_return_a_partition(careless):
-  with raises(TypeError, '`tfp_rb.Partition`', 'None'):
+  with raises(TypeError, 'Partition'):
     tfp_rb.partition(careless(logits=[0.0, 0.0]), 1)
 
 
@@ -433,13 +354,13 @@ def test_registered_function_must_return_a_partition(careless):
 
 def test_class_of_a_config_must_be_known():
   config = {'baseline': {'class_name': 'Unheard', 'config': {}}}
-  with raises(ValueError, '`class_name`', "but is 'Unheard'", 'Import'):
+  with raises(ValueError, 'class_name'):
     tfp_rb.REINFORCE.from_config(config)
 
 
 def test_what_is_no_plain_data_cannot_be_configured():
   estimator = reinforce(baselines.Constant(level=object()))
-  with raises(TypeError, '`Constant.level` must be', 'but is', 'Rebuild'):
+  with raises(TypeError, 'level'):
     estimator.get_config()
 
 
@@ -451,7 +372,7 @@ def test_parameter_gone_bad_is_reported_by_validate_args():
   q = tfd.Poisson(rate=rate, validate_args=True)
   # TFP checks a variable whenever it is used, here no longer at construction.
   rate.assign(-1.0)
-  with pytest.raises(tf.errors.InvalidArgumentError, match='`rate`'):
+  with raises(tf.errors.InvalidArgumentError, 'rate'):
     tfp_rb.expectation(lambda z: z, q)
 
 
@@ -468,24 +389,24 @@ class Broken(tfp_rb.GradientEstimator):
 
 
 @pytest.mark.parametrize(
-  ('answer', 'kind', 'parts'),
+  ('answer', 'kind', 'argument'),
   [
-    (lambda x: (x, x), TypeError, ['`Broken.evaluate`', '`tfp_rb.Estimate`']),
+    (lambda x: (x, x), TypeError, 'evaluate'),
     (
       lambda x: tfp_rb.Estimate(x, x[..., tf.newaxis]),
       ValueError,
-      ['`surrogate`', '`Broken`', '(1,)', '(1, 1)'],
+      'surrogate',
     ),
     (
       lambda x: tfp_rb.Estimate(x[0], x),
       ValueError,
-      ['`value`', '`Broken`', '(1,)', '()'],
+      'value',
     ),
   ],
   ids=['pair', 'surrogate', 'value'],
 )
-def test_estimate_must_be_one_of_the_right_shape(answer, kind, parts):
-  with raises(kind, *parts):
+def test_estimate_must_be_one_of_the_right_shape(answer, kind, argument):
+  with raises(kind, argument):
     tfp_rb.expectation(
       lambda z: tf.cast(z, tf.float32),
       tfd.Categorical(logits=[0.0, 1.0]),
@@ -494,5 +415,5 @@ def test_estimate_must_be_one_of_the_right_shape(answer, kind, parts):
 
 
 def test_f_must_return_something():
-  with raises(TypeError, '`f` must return a Tensor', 'None'):
+  with raises(TypeError, 'f'):
     tfp_rb.expectation(lambda z: None, tfd.Poisson(2.0), tfp_rb.REINFORCE())

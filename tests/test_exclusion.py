@@ -13,17 +13,15 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from enumeration import assert_mean_is_explicit_sum
+from errors import raises
+from internals import exclude, find_partition
 import reference
 import statistical
-from test_enumeration import FAMILIES, assert_mean_is_explicit_sum
-from test_errors import raises
-import test_variance
-from test_variance import ATOL, NUM_VALUES, PROBLEMS, RTOL
 import tfp_rb
 from tfp_rb import baselines
-from tfp_rb.partitions import _tails
-from tfp_rb.partitions.base import find_partition
-from tfp_rb.partitions.exclusion import exclude
+import variances
+from variances import ATOL, NUM_VALUES, PROBLEMS, RTOL
 import zoo
 
 tfb = tfp.bijectors
@@ -68,6 +66,8 @@ SUPPORTS = {
   'BatchReshape': range(4),
   'BatchBroadcast': one_hot(4),
   'Independent': pairs_of([0, 1, 2], 2),
+  'Independent-OneHotCategorical': pairs_of(one_hot(3), 2),
+  'Independent-Bernoulli': pairs_of(BITS, 3),
   'Sample': pairs_of(BITS, 3),
   'nested-finite': pairs_of(one_hot(2), 2, 2),
 }
@@ -128,7 +128,13 @@ def exclusion(name):
   support, probs = support_and_probs(name, q)
   places = np.array([chosen_places(probs[:, b], RANKS[b]) for b in range(ROWS)])
   values = tf.constant(support[places.T], q.dtype)
-  return q, exclude(q, find_partition(q, 1), values), support, probs, places
+  return (
+    q,
+    exclude(q, find_partition(q, 1), values),
+    support,
+    probs,
+    places,
+  )
 
 
 @pytest.mark.parametrize('name', list(SUPPORTS))
@@ -194,35 +200,29 @@ def test_excluding_the_best_is_the_partition_of_the_best(name):
 
 
 @pytest.mark.parametrize(
-  ('make', 'parts'),
+  ('make', 'argument'),
   [
     (
       lambda: zoo.DISTRIBUTIONS['nested'].make(tf.float64, (ROWS,)),
-      ['a `Independent` of infinitely many values', 'Use `num_summed`'],
+      'Independent',
     ),
     (
       lambda: tfd.BatchBroadcast(tfd.Poisson(2.0), [ROWS]),
-      [
-        '`BatchBroadcast`: its partition has no `excluding`',
-        'its infinitely many values are too many to list',
-        'use `num_summed` and `samplers.IID()`',
-      ],
+      'BatchBroadcast',
     ),
     (
       lambda: tfd.BatchBroadcast(
         tfd.Sample(tfd.Bernoulli(logits=0.0), 17), [ROWS]
       ),
-      ['`BatchBroadcast`', f'its {2**17} values are too many to list'],
+      'BatchBroadcast',
     ),
   ],
   ids=['nested', 'countable', 'long'],
 )
-def test_what_cannot_be_excluded_is_refused(make, parts):
+def test_what_cannot_be_excluded_is_refused(make, argument):
   q = make()
   best = find_partition(q, 1)
-  with raises(
-    NotImplementedError, 'Values other than the best cannot be excluded', *parts
-  ):
+  with raises(NotImplementedError, argument):
     exclude(q, best, best.values)
 
 
@@ -307,7 +307,7 @@ def test_values_of_shifted_counts_are_integers_again(monkeypatch, shift):
   # In float32 `(z + shift) - shift` need not be `z`. A search among fractions
   # does not end, so it is given an end here.
   monkeypatch.setattr(
-    _tails.tf,
+    tf,
     'while_loop',
     functools.partial(tf.while_loop, maximum_iterations=200),
   )
@@ -415,8 +415,10 @@ SOME_SETS = {
 
 
 ESTIMATORS = {
-  'LeaveOneOut': lambda: tfp_rb.REINFORCE(baselines.LeaveOneOut(), 2),
-  'Optimal': lambda: tfp_rb.REINFORCE(baselines.Optimal(), 2),
+  'LeaveOneOut': lambda: tfp_rb.REINFORCE(
+    baselines.LeaveOneOut(), num_samples=2
+  ),
+  'Optimal': lambda: tfp_rb.REINFORCE(baselines.Optimal(), num_samples=2),
   'MuProp': tfp_rb.MuProp,
 }
 
@@ -454,7 +456,7 @@ def largest_terms(q):
 
 
 def test_a_set_that_depends_on_the_losses_is_summed_without_bias():
-  q = tfd.Categorical(logits=FAMILIES['Categorical'].parameters[0])
+  q = tfd.Categorical(logits=zoo.FAMILIES['Categorical'].parameters[0])
   assert np.any(largest_terms(q) != tfp_rb.partition(q, 2).values)
   estimator = summed(
     largest_terms, baseline=baselines.LeaveOneOut(), num_samples=2
@@ -585,7 +587,7 @@ def test_variance_with_a_constant_baseline_is_that_of_what_is_not_named(
     mass = sum(problem.q[z] for z in rest)
     variance = reference.conditional_variance(problem, rest, level or 0.0)
     expected.append(mass**2 / num_samples * variance)
-  actual = test_variance.variance_of(
+  actual = variances.variance_of(
     summed(named(values), baseline=level, num_samples=num_samples)
   )
   np.testing.assert_allclose(actual, expected, rtol=RTOL, atol=ATOL)
@@ -628,20 +630,13 @@ def test_a_repeated_value_weighs_nothing_the_second_time():
 )
 def test_named_values_must_have_the_batch_and_event_shape(values):
   q = tfd.Categorical(logits=np.zeros([2, 4]))
-  with raises(
-    ValueError,
-    '`atoms` must return values of shape [k] + batch_shape + event_shape',
-    '(None, 2) with a static k, but returned shape',
-    'Broadcast them to the batch.',
-  ):
+  with raises(ValueError, 'atoms'):
     summed(lambda q: tf.constant(values)).sample_atoms(q, [0, 1])
 
 
 @pytest.mark.parametrize('atoms', [3, [0, 1], tf.constant([1])], ids=repr)
 def test_atoms_must_be_callable(atoms):
-  with raises(
-    TypeError, '`atoms` must be a callable of the distribution', 'but is'
-  ):
+  with raises(TypeError, 'atoms'):
     summed(atoms)
 
 
@@ -702,5 +697,5 @@ def test_named_values_must_have_the_dtype_of_the_distribution():
   estimator = tfp_rb.rao_blackwellize(
     tfp_rb.REINFORCE(), atoms=lambda q: tf.constant([0.5, 1.0])
   )
-  with raises(TypeError, '`atoms` must return values of int32', 'float32'):
+  with raises(TypeError, 'atoms'):
     estimator.sample_atoms(q, tf.constant([1, 2]))

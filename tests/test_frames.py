@@ -4,25 +4,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfp_rb.models._convolutions import Convolutions
-from tfp_rb.models._frames import Frames
+from internals import Convolutions, Frames
+from reference import naive_window
 
 RNG = np.random.default_rng(5)
 SIZE, WINDOW = 11, 4
 SEED = tf.constant([3, 1])
-
-
-def naive_window(frame, location, window):
-  """The pixels about a location, one by one, and which are in the frame."""
-  size = len(frame)
-  row, column = divmod(location, size)
-  pixels, inside = np.zeros([2, window, window])
-  for i in range(window):
-    for j in range(window):
-      r, c = row - window // 2 + i, column - window // 2 + j
-      if 0 <= r < size and 0 <= c < size:
-        pixels[i, j], inside[i, j] = frame[r, c], 1.0
-  return pixels.ravel(), inside.ravel()
 
 
 @pytest.mark.parametrize('size', [11, 12])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from errors import raises
 import scripts
 import tfp_rb
 
@@ -175,9 +176,9 @@ def test_the_script_writes_tables_and_a_figure(tmp_path):
 
 def test_an_estimator_that_is_refused_is_told_why(gmm):
   assert gmm.check_estimator(None) and gmm.check_estimator('NVIL')
-  with pytest.raises(Exception, match='RELAX` trains a network'):
+  with raises(Exception, 'RELAX'):
     gmm.check_estimator('RELAX')
-  with pytest.raises(Exception, match="must be one of .* but is 'SFE'"):
+  with raises(Exception, 'SFE'):
     gmm.check_estimator('SFE')
 
 

@@ -11,9 +11,10 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from internals import estimate_with_draws
 import reference
 import tfp_rb
-from tfp_rb import _atoms
+import zoo
 
 baselines = tfp_rb.baselines
 tfd = tfp.distributions
@@ -22,20 +23,6 @@ ATOL = 1e-9
 LOGITS = np.array([0.3, 1.1, -0.5])
 COSTS = np.array([2.0, -1.0, 4.0])
 COUPLINGS = np.array([0.3, -0.2, 0.5])
-
-BASELINES = {
-  'None': lambda: None,
-  'number': lambda: 2.5,
-  'IndependentSample': baselines.IndependentSample,
-  'IndependentSample_each': lambda: baselines.IndependentSample(shared=False),
-  'LeaveOneOut_mixed': baselines.LeaveOneOut,
-  'LeaveOneOut_rest': lambda: baselines.LeaveOneOut('rest'),
-  'LeaveOneOut_all': lambda: baselines.LeaveOneOut('all'),
-  'Optimal': baselines.Optimal,
-  'Learned': lambda: baselines.Learned(tf.constant(1.7, tf.float64)),
-}
-NEED_ANOTHER = ('LeaveOneOut_mixed', 'LeaveOneOut_rest', 'LeaveOneOut_all')
-NEED_ANOTHER += ('Optimal',)
 
 
 def categorical(logits):
@@ -77,22 +64,21 @@ def enumerate_derivatives(estimator, problem, parameter, support, table):
   """
   slots = []
 
-  def law(partition, num_summed):
+  def law(partition):
     """Of the values in the order of `support`, without the summed."""
-    num_summed = int(np.max(num_summed))  # all rows are copies
-    summed = [z.tolist() for z in partition.values.numpy()[:num_summed, 0]]
+    is_summed = partition.weights.numpy()[:, 0] > 0.0  # all rows are copies
+    summed = [z.tolist() for z in partition.values.numpy()[is_summed, 0]]
     kept = [0.0 if z.tolist() in summed else p for z, p in zip(support, table)]
     # What is drawn where nothing is left weighs 0.
     return kept / np.sum(kept) if np.any(kept) else np.array(table)
 
-  def count(partition, num_summed, num_draws):
-    slots.extend([law(partition, num_summed)] * num_draws)
+  def count(partition, num_draws):
+    slots.extend([law(partition)] * num_draws)
     return tf.constant(support[[0] * num_draws])[:, tf.newaxis]
 
   single = tf.constant(parameter)[tf.newaxis]
-  with _atoms.intercept_draws(count):
-    f, q = problem(single)
-    tfp_rb.expectation(f, q, estimator)
+  f, q = problem(single)
+  estimate_with_draws(f, q, estimator, count)
   index = np.array(
     list(itertools.product(range(len(support)), repeat=len(slots))), int
   )  # [T, slots]
@@ -102,8 +88,8 @@ def enumerate_derivatives(estimator, problem, parameter, support, table):
   draws = tf.constant(np.swapaxes(support[index], 0, 1))  # [slots, T, ...]
   first = 0
 
-  def script(partition, num_summed, num_draws):
-    del partition, num_summed
+  def script(partition, num_draws):
+    del partition
     nonlocal first
     first += num_draws
     return draws[first - num_draws : first]
@@ -114,8 +100,8 @@ def enumerate_derivatives(estimator, problem, parameter, support, table):
     with tf.GradientTape() as inner:
       inner.watch(copies)
       f, q = problem(copies)
-      with _atoms.intercept_draws(script):
-        value = tf.reduce_sum(chances * tfp_rb.expectation(f, q, estimator))
+      values = estimate_with_draws(f, q, estimator, script)
+      value = tf.reduce_sum(chances * values)
     gradient = inner.gradient(value, copies)
     columns = tf.unstack(gradient, axis=-1)
   rows = [outer.gradient(column, copies) for column in columns]
@@ -148,11 +134,16 @@ def assert_unbiased_to_second_order(estimator):
     np.testing.assert_allclose(mean, expected, rtol=0.0, atol=ATOL)
 
 
+def reinforce(name, num_samples=1):
+  baseline = zoo.BASELINES[name].make()
+  return tfp_rb.REINFORCE(baseline=baseline, num_samples=num_samples)
+
+
 def splits():
-  for name, k, m in itertools.product(BASELINES, range(4), [1, 2]):
+  for name, k, m in itertools.product(zoo.BASELINES, range(4), [1, 2]):
     if k == 3 and m == 2:
       continue  # nothing is drawn
-    if k == 0 and m == 1 and name in NEED_ANOTHER:
+    if k == 0 and m == 1 and zoo.BASELINES[name].needs_second:
       continue
     yield name, k, m
 
@@ -161,24 +152,24 @@ def splits():
 def test_mean_hessian_is_that_of_the_explicit_sum(
   name, num_summed, num_samples
 ):
-  estimator = tfp_rb.REINFORCE(
-    baseline=BASELINES[name](), num_samples=num_samples
-  )
+  estimator = reinforce(name, num_samples)
   assert_unbiased_to_second_order(
     tfp_rb.rao_blackwellize(estimator, num_summed=num_summed)
   )
 
 
-@pytest.mark.parametrize('name', list(BASELINES))
+@pytest.mark.parametrize('name', zoo.BASELINES)
 def test_mean_hessian_without_summation_is_that_of_the_explicit_sum(name):
-  estimator = tfp_rb.REINFORCE(baseline=BASELINES[name](), num_samples=2)
+  estimator = tfp_rb.REINFORCE(
+    baseline=zoo.BASELINES[name].make(), num_samples=2
+  )
   assert_unbiased_to_second_order(estimator)
 
 
-@pytest.mark.parametrize('name', list(BASELINES))
+@pytest.mark.parametrize('name', zoo.BASELINES)
 @pytest.mark.parametrize('budget', [2, 3])
 def test_mean_hessian_under_a_budget_is_that_of_the_explicit_sum(budget, name):
-  estimator = tfp_rb.REINFORCE(baseline=BASELINES[name]())
+  estimator = reinforce(name)
   assert_unbiased_to_second_order(
     tfp_rb.rao_blackwellize(estimator, budget=budget)
   )
@@ -188,7 +179,7 @@ def test_hessian_of_exact_is_that_of_the_explicit_sum():
   assert_unbiased_to_second_order(tfp_rb.Exact())
 
 
-@pytest.mark.parametrize('name', ['None', 'LeaveOneOut_mixed', 'Optimal'])
+@pytest.mark.parametrize('name', ['none', 'mixed', 'optimal'])
 @pytest.mark.parametrize('num_summed', range(5))
 def test_mean_hessian_of_a_product_is_that_of_the_explicit_sum(
   num_summed, name
@@ -209,7 +200,9 @@ def test_mean_hessian_of_a_product_is_that_of_the_explicit_sum(
     gradient = inner.gradient(value, parameter)
     columns = tf.unstack(gradient)
   hessian = [outer.gradient(column, parameter) for column in columns]
-  estimator = tfp_rb.REINFORCE(baseline=BASELINES[name](), num_samples=2)
+  estimator = tfp_rb.REINFORCE(
+    baseline=zoo.BASELINES[name].make(), num_samples=2
+  )
   actual = enumerate_derivatives(
     tfp_rb.rao_blackwellize(estimator, num_summed=num_summed),
     bernoulli_pair,

@@ -6,8 +6,8 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from internals import estimate_with_draws
 import tfp_rb
-from tfp_rb import _atoms
 
 tfd = tfp.distributions
 
@@ -29,20 +29,31 @@ def make(initial_value=1.0, num_samples=1, **kwargs):
   return estimator, baseline.level
 
 
-def draws_are(*draws):
-  """Within this context `draws`, each of batch shape, are drawn."""
+def gradient_of_level(estimator, level, q, scale=1.0, draws=None):
+  """The gradient of `scale` times the loss; `draws` replace those of the seed.
 
-  def interceptor(partition, num_summed, num_draws):
-    del partition, num_summed
+  Args:
+    estimator: The estimator.
+    level: The variable of its baseline.
+    q: The distribution.
+    scale: A factor of the loss.
+    draws: List of what is drawn, each entry of batch shape, or `None`.
+
+  Returns:
+    gradient: A number.
+  """
+
+  def script(partition, num_draws):
+    del partition
     assert num_draws == len(draws)
     return tf.constant(draws, tf.int32)
 
-  return _atoms.intercept_draws(interceptor)
-
-
-def gradient_of_level(estimator, level, q, scale=1.0):
   with tf.GradientTape() as tape:
-    loss = scale * tfp_rb.expectation(cost, q, estimator, seed=[0, 0])
+    if draws is None:
+      value = tfp_rb.expectation(cost, q, estimator, seed=[0, 0])
+    else:
+      value = estimate_with_draws(cost, q, estimator, script)
+    loss = scale * value
   return tape.gradient(loss, level).numpy()
 
 
@@ -77,8 +88,9 @@ def test_first_step_of_an_optimizer_brings_the_level_nearer_to_f(scale):
 @pytest.mark.parametrize('draws', [(1, 2), (3, 3), (2, 1)])
 def test_regression_is_over_the_draws_from_the_rest(draws):
   estimator, level = make(1.5, num_samples=2, num_summed=1)
-  with draws_are(*draws):
-    actual = gradient_of_level(estimator, level, tfd.Categorical(probs=PROBS))
+  actual = gradient_of_level(
+    estimator, level, tfd.Categorical(probs=PROBS), draws=[*draws]
+  )
   expected = regression_gradient(1.5, draws)
   np.testing.assert_allclose(actual, expected, rtol=1e-12)
 
@@ -86,8 +98,9 @@ def test_regression_is_over_the_draws_from_the_rest(draws):
 @pytest.mark.parametrize('split', [{}, {'num_summed': 0}])
 def test_regression_is_over_all_draws_where_nothing_is_summed(split):
   estimator, level = make(1.5, num_samples=3, **split)
-  with draws_are(0, 3, 0):
-    actual = gradient_of_level(estimator, level, tfd.Categorical(probs=PROBS))
+  actual = gradient_of_level(
+    estimator, level, tfd.Categorical(probs=PROBS), draws=[0, 3, 0]
+  )
   expected = regression_gradient(1.5, [0, 3, 0])
   np.testing.assert_allclose(actual, expected, rtol=1e-12)
 
@@ -102,8 +115,9 @@ def test_gradient_of_the_level_is_zero_where_nothing_is_drawn(split):
 def test_regression_under_a_budget_is_over_what_is_drawn():
   # 3 atoms: the likely value is summed, two of the others are drawn.
   estimator, level = make(1.5, budget=3)
-  with draws_are(0, 3, 2):
-    actual = gradient_of_level(estimator, level, tfd.Categorical(probs=PROBS))
+  actual = gradient_of_level(
+    estimator, level, tfd.Categorical(probs=PROBS), draws=[0, 3, 2]
+  )
   expected = regression_gradient(1.5, [3, 2])
   np.testing.assert_allclose(actual, expected, rtol=1e-12)
 
@@ -116,10 +130,12 @@ def test_rows_whose_rest_is_empty_do_not_count(split):
   alone = tfd.Categorical(logits=np.stack([logits, logits]))
   estimator, level = make(1.5, **split)
   num_draws = 1 if 'num_summed' in split else 3
-  with draws_are(*[[3, 0, 2]] * num_draws):
-    actual = gradient_of_level(estimator, level, q)
-  with draws_are(*[[3, 2]] * num_draws):
-    without_row = gradient_of_level(estimator, level, alone)
+  actual = gradient_of_level(
+    estimator, level, q, draws=[*[[3, 0, 2]] * num_draws]
+  )
+  without_row = gradient_of_level(
+    estimator, level, alone, draws=[*[[3, 2]] * num_draws]
+  )
   expected = regression_gradient(1.5, [3]) + regression_gradient(1.5, [2])
   np.testing.assert_allclose(without_row, expected, rtol=1e-12)
   np.testing.assert_allclose(actual, expected, rtol=1e-12)
@@ -129,8 +145,7 @@ def test_each_row_weighs_as_its_share_of_the_loss():
   estimator, level = make(1.5, num_summed=1)
   q = tfd.Categorical(probs=np.stack([PROBS, PROBS]))
   shares = tf.constant([-2.0, 0.5], tf.float64)
-  with draws_are([1, 3]):
-    actual = gradient_of_level(estimator, level, q, shares)
+  actual = gradient_of_level(estimator, level, q, shares, draws=[[1, 3]])
   first, second = (regression_gradient(1.5, [z]) for z in (1, 3))
   np.testing.assert_allclose(actual, 2.0 * first + 0.5 * second, rtol=1e-12)
 
@@ -181,9 +196,9 @@ def test_training_brings_the_level_to_the_mean_of_f_over_the_rest(
   )
   optimizer = keras.optimizers.SGD(0.4)  # each step leaves a fifth of the error
   q = tfd.Categorical(probs=PROBS)
-  with draws_are(*draws):
-    for _ in range(12):
-      optimizer.apply([gradient_of_level(estimator, level, q)], [level])
+  for _ in range(12):
+    gradient = gradient_of_level(estimator, level, q, draws=draws)
+    optimizer.apply([gradient], [level])
   np.testing.assert_allclose(level.numpy(), expected, rtol=0.0, atol=1e-6)
 
 

@@ -5,11 +5,11 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from modes import modes_of
-from test_errors import raises
-from test_memory import largest_array
+from errors import raises
+from internals import enumerate_outcomes, exact_reference
+from modes import largest_array, modes_of
 import tfp_rb
-from tfp_rb import _enumeration, baselines
+from tfp_rb import baselines
 
 tfd = tfp.distributions
 
@@ -68,10 +68,10 @@ PROBLEMS = {
 def assert_mean_is_explicit_sum(estimator, name):
   """Over all joint values, and all draws at each site; returns their number."""
   problem, parameter = PROBLEMS[name]
-  outcomes = _enumeration.enumerate_outcomes(
+  outcomes = enumerate_outcomes(
     estimator, problem, [parameter], most_outcomes=7000
   )
-  value, gradients = _enumeration.exact_reference(problem, [parameter])
+  value, gradients = exact_reference(problem, [parameter])
   chances = outcomes.probabilities
   for actual, desired in (
     (np.sum(chances, axis=0), np.ones_like(value)),
@@ -87,7 +87,7 @@ def assert_mean_is_explicit_sum(estimator, name):
   'estimator',
   [
     tfp_rb.REINFORCE(),
-    tfp_rb.REINFORCE(2.5),
+    tfp_rb.REINFORCE(baseline=2.5),
     tfp_rb.REINFORCE(baselines.LeaveOneOut(), num_samples=2),
     tfp_rb.REINFORCE(baselines.IndependentSample()),
   ],
@@ -386,7 +386,12 @@ def test_chunks_of_an_f_without_parameters():
   f = lambda z: tf.reduce_sum(tf.cast(z, tf.float64), axis=-1)
   values = [
     tfp_rb.expectation(
-      f, q, tfp_rb.local_expectation(tfp_rb.REINFORCE(), 1, c), seed=SEED
+      f,
+      q,
+      tfp_rb.local_expectation(
+        tfp_rb.REINFORCE(), num_summed=1, sites_per_call=c
+      ),
+      seed=SEED,
     )
     for c in (1, None)
   ]
@@ -420,18 +425,20 @@ def test_memory_is_that_of_a_chunk():
 
 
 @pytest.mark.parametrize(
-  ('sites_per_call', 'error', 'found'),
-  [(0, ValueError, 'is 0'), (2.0, TypeError, '2.0')],
+  ('sites_per_call', 'error'),
+  [(0, ValueError), (2.0, TypeError)],
 )
-def test_wrong_size_of_chunks_is_refused(sites_per_call, error, found):
-  with raises(error, '`sites_per_call` must be', found):
-    tfp_rb.local_expectation(tfp_rb.REINFORCE(), 1, sites_per_call)
+def test_wrong_size_of_chunks_is_refused(sites_per_call, error):
+  with raises(error, 'sites_per_call'):
+    tfp_rb.local_expectation(
+      tfp_rb.REINFORCE(), num_summed=1, sites_per_call=sites_per_call
+    )
 
 
 @pytest.mark.parametrize('sites_per_call', [None, 4])
 def test_estimator_comes_back_from_its_config(sites_per_call):
   estimator = tfp_rb.local_expectation(
-    tfp_rb.REINFORCE(2.0), num_summed=1, sites_per_call=sites_per_call
+    tfp_rb.REINFORCE(baseline=2.0), num_summed=1, sites_per_call=sites_per_call
   )
   copy = type(estimator).from_config(estimator.get_config())
   assert repr(copy) == repr(estimator)
@@ -440,7 +447,7 @@ def test_estimator_comes_back_from_its_config(sites_per_call):
 
 def test_only_products_have_sites():
   estimator = tfp_rb.local_expectation(tfp_rb.REINFORCE(), num_summed=1)
-  with raises(TypeError, '`local_expectation` needs a product', 'Categorical'):
+  with raises(TypeError, 'local_expectation'):
     tfp_rb.expectation(
       lambda z: tf.cast(z, tf.float32),
       tfd.Categorical(logits=[0.0, 1.0]),
@@ -450,5 +457,5 @@ def test_only_products_have_sites():
 
 def test_what_sums_already_is_refused():
   summed = tfp_rb.rao_blackwellize(tfp_rb.REINFORCE(), num_summed=1)
-  with raises(TypeError, '`estimator`', 'sums atoms already'):
+  with raises(TypeError, 'estimator'):
     tfp_rb.local_expectation(summed, num_summed=1)

@@ -1,22 +1,13 @@
 """What a compiled partition holds in memory, read off the program itself."""
 
-import re
-
-import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from modes import largest_array
 import tfp_rb
 
 tfd = tfp.distributions
-
-
-def largest_array(function, *args):
-  """Number of elements of the largest array in the compiled program."""
-  program = function.experimental_get_compiler_ir(*args)(stage='optimized_hlo')
-  shapes = re.findall(r'\b[a-z]+[0-9]+\[([0-9,]+)\]', program)
-  return max(np.prod([int(n) for n in shape.split(',')]) for shape in shapes)
 
 
 # A square, and a prime that no block size divides.

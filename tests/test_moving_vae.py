@@ -6,9 +6,10 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from errors import raises
 import gpu
-from test_errors import raises
-from test_frames import naive_window
+from internals import seed_of_evaluation, split_seed
+from reference import naive_window
 import tfp_rb
 from tfp_rb import models
 
@@ -193,8 +194,8 @@ def test_entropy_weight_follows_its_schedule_also_when_loaded(tmp_path):
 METHODS = {
   'RB-REINFORCE+': lambda size=SIZE: None,
   'RELAX': lambda size=SIZE: tfp_rb.RELAX(
-    models.ControlVariate(size**2, size**2, units=4),
-    tfp.util.TransformedVariable(0.5, tfp.bijectors.Exp()),
+    models.ControlVariate(size**2, atom_size=size**2, units=4),
+    temperature=tfp.util.TransformedVariable(0.5, tfp.bijectors.Exp()),
   ),
   'GumbelSoftmax': lambda size=SIZE: tfp_rb.GumbelSoftmax(0.5),
 }
@@ -244,7 +245,7 @@ def test_digits_of_another_shape_are_refused(shape):
   model.compile(keras.optimizers.Adam(0.01), jit_compile=False)
   data = tf.data.Dataset.from_tensors(DIGITS.reshape(shape))
   for use in (model.fit, model.evaluate):
-    with raises(ValueError, 'digits of shape [batch, 4, 4]', 'Reshape'):
+    with raises(ValueError, 'digits'):
       use(data, verbose=0)
 
 
@@ -252,28 +253,28 @@ def test_labels_are_refused():
   model = make()
   model.compile(keras.optimizers.Adam(0.01), jit_compile=False)
   data = tf.data.Dataset.from_tensors((DIGITS, np.arange(6)))
-  with raises(ValueError, '(6, 4, 4), (6,)', 'leave labels out'):
+  with raises(ValueError, 'labels'):
     model.fit(data, verbose=0)
 
 
 @pytest.mark.parametrize(
-  ('settings', 'kind', 'parts'),
+  ('settings', 'kind', 'argument'),
   [
-    ({'frame': 8}, ValueError, ['`frame` must be at least 9', '8']),
-    ({'frame': 12.0}, TypeError, ['`frame` must be a Python int', '12.0']),
-    ({'window': 0}, ValueError, ['`window` must be at least 1', '0']),
-    ({'frame': 12, 'window': 13}, ValueError, ['at most `frame`, 12', '13']),
-    ({'epsilon': 0.0}, ValueError, ['`epsilon` must be positive', '0.0']),
+    ({'frame': 8}, ValueError, 'frame'),
+    ({'frame': 12.0}, TypeError, 'frame'),
+    ({'window': 0}, ValueError, 'window'),
+    ({'frame': 12, 'window': 13}, ValueError, 'window'),
+    ({'epsilon': 0.0}, ValueError, 'epsilon'),
     ({'entropy_weight': [64, 1]}, TypeError,
-     ['`entropy_weight` must be a number or a schedule', '[64, 1]']),
+     'entropy_weight'),
     ({'entropy_weight': -1}, ValueError,
-     ['`entropy_weight` must be finite and not negative', '-1.0']),
+     'entropy_weight'),
     ({'entropy_weight': np.nan}, ValueError,
-     ['`entropy_weight` must be finite and not negative', 'nan']),
+     'entropy_weight'),
   ],
 )  # fmt: skip
-def test_impossible_settings_are_named(settings, kind, parts):
-  with raises(kind, *parts):
+def test_impossible_settings_are_named(settings, kind, argument):
+  with raises(kind, argument):
     models.MovingVAE(**settings)
 
 
@@ -284,7 +285,7 @@ def test_evaluation_at_the_most_probable_location():
   result = model.evaluate(
     tf.data.Dataset.from_tensors(digits), return_dict=True, verbose=0
   )
-  seeds = tfp_rb._random.split_seed(model._test_seed(digits), n=3)
+  seeds = split_seed(seed_of_evaluation(model, digits), n=3)
   frames, truth = model.frames.place(digits / np.float32(255), seeds[1])
   guesses = np.argmax(model(frames), axis=-1)
   losses, distances = [], []

@@ -12,8 +12,8 @@ from scipy import special
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from internals import enumerate_outcomes
 import tfp_rb
-from tfp_rb import _enumeration
 import zoo
 
 tfd = tfp.distributions
@@ -427,7 +427,7 @@ def check_random_problem(problem):
   q = tfd.Categorical(logits=parameters[0])
   atoms = estimator.sample_atoms(q, tf.constant(SEED))
   np.testing.assert_allclose(np.sum(atoms.weights), 1.0, rtol=1e-12)
-  outcomes = _enumeration.enumerate_outcomes(
+  outcomes = enumerate_outcomes(
     estimator, build, parameters, most_outcomes=5000
   )
   # In closed form: without the library, and cheaper.

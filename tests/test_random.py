@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from internals import draw_index, patch_bits, search_index, split_seed, uniform
 from modes import modes_of
 import statistical
-from tfp_rb import _random
 
 # Among them negative ones and the ends of int32.
 SEEDS = [[1, 2], [0, 0], [-1, -7], [2**31 - 1, -(2**31)]]
@@ -30,7 +30,7 @@ def in_all_modes(function):
 def test_uniforms_are_equal_in_eager_graph_and_xla(dtype):
   shapes = [[], [1], [3, 0], [1001], [2, 3, 5]]
   eager, graph, compiled = in_all_modes(
-    lambda seed: [_random.uniform(shape, seed, dtype) for shape in shapes]
+    lambda seed: [uniform(shape, seed, dtype) for shape in shapes]
   )
   tf.nest.map_structure(np.testing.assert_array_equal, graph, eager)
   tf.nest.map_structure(np.testing.assert_array_equal, compiled, eager)
@@ -39,7 +39,7 @@ def test_uniforms_are_equal_in_eager_graph_and_xla(dtype):
 @pytest.mark.parametrize('shape', [[], [1], [3, 0], [2, 3, 5]])
 @pytest.mark.parametrize('dtype', DTYPES)
 def test_uniforms_have_the_shape_and_dtype_asked_for(shape, dtype):
-  u = _random.uniform(shape, tf.constant([1, 2]), dtype)
+  u = uniform(shape, tf.constant([1, 2]), dtype)
   assert u.shape == shape
   assert u.dtype == dtype
 
@@ -47,7 +47,7 @@ def test_uniforms_have_the_shape_and_dtype_asked_for(shape, dtype):
 def test_uniforms_accept_a_shape_known_at_run_time_only():
   @tf.function(input_signature=[tf.TensorSpec([None])])
   def like(x):
-    return _random.uniform([2, tf.shape(x)[0]], [1, 2], tf.float32)
+    return uniform([2, tf.shape(x)[0]], [1, 2], tf.float32)
 
   assert like(np.zeros(7, np.float32)).shape == [2, 7]
 
@@ -56,7 +56,7 @@ def test_uniforms_accept_a_shape_known_at_run_time_only():
 def test_uniforms_lie_strictly_between_0_and_1(dtype):
   # A million draws of float32 hit the ends of a closed grid of 2**23 points
   # only rarely, so the ends are also made by hand, from extreme bits.
-  u = _random.uniform([1_000_000], tf.constant([3, 4]), dtype).numpy()
+  u = uniform([1_000_000], tf.constant([3, 4]), dtype).numpy()
   assert np.all((u > 0.0) & (u < 1.0))
 
 
@@ -70,15 +70,15 @@ def test_uniforms_of_extreme_bits_lie_strictly_between_0_and_1(
     value = getattr(dtype, bits) if isinstance(bits, str) else bits
     return tf.fill(shape, tf.constant(value, dtype))
 
-  monkeypatch.setattr(_random, '_bits', extreme_bits)
-  u = _random.uniform([1], [0, 0], dtype).numpy()
+  patch_bits(monkeypatch, extreme_bits)
+  u = uniform([1], [0, 0], dtype).numpy()
   assert 0.0 < u[0] < 1.0
 
 
 @pytest.mark.parametrize('dtype', DTYPES)
 def test_uniforms_are_uniform(dtype):
   num_cells = 64
-  u = _random.uniform([100_000], tf.constant([5, 6]), dtype).numpy()
+  u = uniform([100_000], tf.constant([5, 6]), dtype).numpy()
   statistical.assert_follows(
     np.floor(u * num_cells),
     np.arange(num_cells),
@@ -90,15 +90,13 @@ def test_uniforms_are_uniform(dtype):
 
 @pytest.mark.parametrize('dtype', DTYPES)
 def test_uniforms_of_different_seeds_differ(dtype):
-  draws = [
-    _random.uniform([4], tf.constant(seed), dtype).numpy() for seed in SEEDS
-  ]
+  draws = [uniform([4], tf.constant(seed), dtype).numpy() for seed in SEEDS]
   assert np.unique(draws).size == 4 * len(SEEDS)
 
 
 def test_split_seeds_are_equal_in_eager_graph_and_xla():
   eager, graph, compiled = in_all_modes(
-    lambda seed: [_random.split_seed(seed, n) for n in (1, 2, 5)]
+    lambda seed: [split_seed(seed, n) for n in (1, 2, 5)]
   )
   tf.nest.map_structure(np.testing.assert_array_equal, graph, eager)
   tf.nest.map_structure(np.testing.assert_array_equal, compiled, eager)
@@ -107,12 +105,12 @@ def test_split_seeds_are_equal_in_eager_graph_and_xla():
 def test_split_seeds_differ_from_each_other_and_from_their_parent():
   seeds = [tuple(seed) for seed in SEEDS]
   for seed in SEEDS:
-    seeds += [tuple(s.numpy()) for s in _random.split_seed(seed, n=5)]
+    seeds += [tuple(s.numpy()) for s in split_seed(seed, n=5)]
   assert len(set(seeds)) == 6 * len(SEEDS)
 
 
 def test_split_seeds_are_stateless_seeds():
-  for seed in _random.split_seed([1, 2], n=3):
+  for seed in split_seed([1, 2], n=3):
     assert seed.dtype == tf.int32
     assert seed.shape == [2]
 
@@ -120,14 +118,14 @@ def test_split_seeds_are_stateless_seeds():
 def test_split_seed_of_an_int_repeats_after_the_global_seed_is_set():
   def split():
     tf.random.set_seed(7)
-    return np.array(_random.split_seed(3, n=2))
+    return np.array(split_seed(3, n=2))
 
   np.testing.assert_array_equal(split(), split())
 
 
 @pytest.mark.parametrize('seed', [3, None])
 def test_split_seed_of_a_stateful_seed_moves_on(seed):
-  first, second = (np.array(_random.split_seed(seed, n=2)) for _ in range(2))
+  first, second = (np.array(split_seed(seed, n=2)) for _ in range(2))
   assert np.all(first != second)
 
 
@@ -164,7 +162,7 @@ def test_search_never_finds_an_index_of_mass_0(masses, dtype):
   ])  # fmt: skip
   u = tf.constant(grid, dtype)
   rows = tf.tile(row[tf.newaxis], [u.shape[0], 1])
-  index = _random.search_index(rows, u).numpy()
+  index = search_index(rows, u).numpy()
   assert np.all(row.numpy()[index] > 0.0)
 
 
@@ -174,8 +172,8 @@ def test_compiled_search_never_finds_an_index_of_mass_0(dtype):
   masses = 10.0 ** generator.uniform(-20.0, 10.0, [2000, 300])
   masses *= generator.uniform(size=masses.shape) < 0.2
   masses = masses.astype(dtype.as_numpy_dtype)
-  u = _random.uniform([2000], tf.constant([1, 2]), dtype)
-  search = tf.function(_random.search_index, jit_compile=True)
+  u = uniform([2000], tf.constant([1, 2]), dtype)
+  search = tf.function(search_index, jit_compile=True)
   index = search(masses, u).numpy()
   found = np.take_along_axis(masses, index[:, np.newaxis], axis=-1)
   assert np.all(found > 0.0)
@@ -184,7 +182,7 @@ def test_compiled_search_never_finds_an_index_of_mass_0(dtype):
 def test_search_finds_the_index_where_the_cumulated_masses_pass_u():
   masses = tf.constant([1.0, 0.0, 2.0, 5.0], tf.float64)
   u = tf.constant([0.01, 0.12, 0.13, 0.37, 0.38, 0.99], tf.float64)
-  index = _random.search_index(tf.tile(masses[tf.newaxis], [6, 1]), u)
+  index = search_index(tf.tile(masses[tf.newaxis], [6, 1]), u)
   np.testing.assert_array_equal(index, [0, 0, 2, 2, 3, 3])
 
 
@@ -202,7 +200,7 @@ def uneven_masses(size, dtype):
 def test_drawn_indices_follow_the_masses(size, dtype):
   masses = uneven_masses(size, dtype)
   num_draws = 20_000
-  index = _random.draw_index(masses, num_draws, tf.constant([7, 8])).numpy()
+  index = draw_index(masses, num_draws, tf.constant([7, 8])).numpy()
   exact = masses.numpy().astype(np.float64)
   exact /= np.sum(exact, axis=-1, keepdims=True)
   # Three rows as one table.
@@ -218,25 +216,25 @@ def test_drawn_indices_follow_the_masses(size, dtype):
 @pytest.mark.parametrize('size', SIZES)
 def test_no_index_of_mass_0_is_drawn(size):
   masses = tf.constant(np.arange(size) % 11 == 4, tf.float32)[tf.newaxis]
-  index = _random.draw_index(masses, 20_000, tf.constant([9, 10])).numpy()
+  index = draw_index(masses, 20_000, tf.constant([9, 10])).numpy()
   np.testing.assert_array_equal(np.unique(index % 11), [4])
 
 
 @pytest.mark.parametrize('size', SIZES)
 def test_some_valid_index_is_drawn_where_all_masses_are_0(size):
   masses = tf.zeros([3, size])
-  index = _random.draw_index(masses, 100, tf.constant([11, 12])).numpy()
+  index = draw_index(masses, 100, tf.constant([11, 12])).numpy()
   assert np.all((index >= 0) & (index < size))
 
 
 def test_drawn_indices_have_the_shape_of_draws_by_rows():
-  index = _random.draw_index(tf.ones([3, 200]), 7, tf.constant([1, 2]))
+  index = draw_index(tf.ones([3, 200]), 7, tf.constant([1, 2]))
   assert index.shape == [7, 3]
   assert index.dtype == tf.int32
 
 
 def test_rows_and_draws_are_independent():
-  index = _random.draw_index(tf.ones([50, 1000]), 50, tf.constant([1, 2]))
+  index = draw_index(tf.ones([50, 1000]), 50, tf.constant([1, 2]))
   # 2,500 of 1,000 values: about 918 differ if they are independent.
   assert 850 < np.unique(index).size < 970
 
@@ -245,7 +243,7 @@ def test_rows_and_draws_are_independent():
 def test_drawn_indices_are_equal_in_eager_graph_and_xla(dtype):
   tables = [uneven_masses(size, dtype) for size in (5, 129)]
   eager, graph, compiled = in_all_modes(
-    lambda seed: [_random.draw_index(table, 50, seed) for table in tables]
+    lambda seed: [draw_index(table, 50, seed) for table in tables]
   )
   tf.nest.map_structure(np.testing.assert_array_equal, graph, eager)
   tf.nest.map_structure(np.testing.assert_array_equal, compiled, eager)

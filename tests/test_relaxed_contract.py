@@ -6,9 +6,10 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from errors import raises
+from internals import softmax
 from modes import modes_of
 from relaxed import (
-  DISTRIBUTIONS,
   FORMS,
   NUM_SAMPLES,
   PRODUCTS,
@@ -21,33 +22,29 @@ from relaxed import (
   make,
   result_of,
 )
-from test_errors import raises
 import tfp_rb
-from tfp_rb import _logits
 import zoo
 
 tfd = tfp.distributions
 
 
-@every_row
 @every_combination
 def test_value_and_gradient_keep_shape_and_dtype(name, kind, form):
   dtype, batch_shape = FORMS[form]
   value, gradient, _ = result_of(name, kind, form)
-  parameter = DISTRIBUTIONS[kind].parameter(dtype, batch_shape)
+  parameter = zoo.DISTRIBUTIONS[kind].parameter(dtype, batch_shape)
   assert (value.shape, value.dtype) == (batch_shape, dtype)
   assert (gradient.shape, gradient.dtype) == (parameter.shape, dtype)
   assert np.all(np.isfinite(value))
   assert np.all(np.isfinite(gradient))
 
 
-@every_row
 @every_combination
 def test_f_meets_the_promised_number_of_atoms(name, kind, form):
   _, _, atoms = result_of(name, kind, form)
   is_product = kind in PRODUCTS
   if form == 'budget':
-    num_values = DISTRIBUTIONS[kind].num_values
+    num_values = zoo.DISTRIBUTIONS[kind].num_values
     k, M = (num_values, 0) if num_values <= 3 else (0, 3)
   else:
     k, M = (0 if form == 'plain' else 1), NUM_SAMPLES
@@ -56,12 +53,11 @@ def test_f_meets_the_promised_number_of_atoms(name, kind, form):
   assert [z.shape[0] for z in atoms] == [n for n in promised if n]
 
 
-@every_row
 @every_combination
 def test_f_meets_atoms_in_the_dtype_of_the_logits(name, kind, form):
   dtype, batch_shape = FORMS[form]
   _, _, atoms = result_of(name, kind, form)
-  event_shape = DISTRIBUTIONS[kind].make().event_shape
+  event_shape = zoo.DISTRIBUTIONS[kind].make().event_shape
   for z in atoms:
     assert z.dtype == dtype
     assert z.shape[1:] == (*batch_shape, *event_shape)
@@ -156,7 +152,7 @@ def test_eager_graph_and_xla_agree(name):
   ],
 )
 def test_batch_size_may_be_unknown(name, kind):
-  row, estimator = DISTRIBUTIONS[kind], make(name, kind, 'summed')
+  row, estimator = zoo.DISTRIBUTIONS[kind], make(name, kind, 'summed')
   parameter = row.parameter(tf.float32, (3,))
 
   @tf.function(
@@ -198,16 +194,20 @@ TEMPERATURES = {
 
 
 CONFIGURABLE = {
-  'REBAR': lambda t: tfp_rb.REBAR(t, 0.5, restricted=False, num_samples=2),
+  'REBAR': lambda t: tfp_rb.REBAR(
+    t, scale=0.5, restricted=False, num_samples=2
+  ),
   'RELAX': lambda t: tfp_rb.RELAX(
     keras.Sequential(
       [keras.layers.Dense(3, 'tanh'), keras.layers.Dense(1)],
     ),
-    t,
-    tf.Variable(0.8),
+    temperature=t,
+    scale=tf.Variable(0.8),
   ),
   'GumbelSoftmax': lambda t: tfp_rb.GumbelSoftmax(t, num_noises=3),
-  'GumbelSoftmax-relaxed': lambda t: tfp_rb.GumbelSoftmax(t, False),
+  'GumbelSoftmax-relaxed': lambda t: tfp_rb.GumbelSoftmax(
+    t, straight_through=False
+  ),
   'ReinMax': lambda t: tfp_rb.ReinMax(t, num_samples=3),
 }
 
@@ -238,7 +238,9 @@ def test_estimator_comes_back_from_its_config(name, temperature):
 
 
 def test_variables_come_back_as_variables_of_their_own():
-  estimator = tfp_rb.REBAR(tf.Variable(0.6), tf.Variable(0.7, trainable=False))
+  estimator = tfp_rb.REBAR(
+    tf.Variable(0.6), scale=tf.Variable(0.7, trainable=False)
+  )
   copy = copy_by_json(estimator)
   assert len(copy.variables) == 2
   assert [v.numpy() for v in copy.trainable_variables] == [np.float32(0.6)]
@@ -258,9 +260,7 @@ def test_trained_temperature_does_not_come_back_as_a_constant():
 def test_temperature_transformed_by_what_is_not_known_has_no_config():
   bijector = tfp.bijectors.Square()
   estimator = tfp_rb.REBAR(tfp.util.TransformedVariable(0.5, bijector))
-  with raises(
-    TypeError, '`REBAR.temperature`', "('Exp', 'Softplus')", 'Square'
-  ):
+  with raises(TypeError, 'temperature'):
     estimator.get_config()
 
 
@@ -269,7 +269,7 @@ def test_softmax_of_many_axes_is_that_of_its_rows():
   logits = np.random.default_rng(0).normal(size=[2, 1, 3, 1, 2, 2, 4])
   expected = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
   for x in (tf.constant(logits), tf.constant(logits[0, 0])):
-    actual = _logits.softmax(x)
+    actual = softmax(x)
     assert actual.shape == x.shape
     np.testing.assert_allclose(
       actual, expected if x.shape.rank == 7 else expected[0, 0], atol=1e-12

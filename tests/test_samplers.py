@@ -15,13 +15,16 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from enumeration import assert_mean_is_explicit_sum
+from errors import raises
+import internals
 from modes import modes_of
 import reference
 import statistical
-from test_enumeration import assert_mean_is_explicit_sum
-from test_errors import raises
-import test_variance
-from test_variance import (
+import tfp_rb
+from tfp_rb import baselines, samplers
+import variances
+from variances import (
   ATOL,
   NUM_VALUES,
   PROBLEMS,
@@ -29,9 +32,7 @@ from test_variance import (
   variance_of,
   variance_of_summed,
 )
-import tfp_rb
-from tfp_rb import _random, _subsets, baselines, samplers
-from tfp_rb.partitions import base
+import zoo
 
 tfd = tfp.distributions
 
@@ -56,7 +57,7 @@ def assert_weights_are_those_of_all_orders(masses, beyond, atol=1e-12):
   """Checks rows of `masses`, `[rows, M]`, and of `beyond`, `[rows]`."""
   with np.errstate(divide='ignore'):
     log_masses, log_beyond = np.log(masses), np.log(beyond)
-  first, others = _subsets.leave_one_out_weights(
+  first, others = internals.leave_one_out_weights(
     tf.constant(log_masses.T), tf.constant(log_beyond)
   )
   for row, (p, q) in enumerate(zip(masses, beyond)):
@@ -100,7 +101,7 @@ def test_weights_of_a_set_are_right_where_nearly_all_mass_is_beyond(size):
 @pytest.mark.parametrize('size', range(1, 6))
 def test_a_set_of_everything_is_weighted_by_the_probabilities(size):
   p = reference.softmax(np.linspace(-3.0, 2.0, size))
-  first, others = _subsets.leave_one_out_weights(
+  first, others = internals.leave_one_out_weights(
     tf.constant(np.log(p)), tf.constant(-np.inf, tf.float64)
   )
   np.testing.assert_allclose(first, p, rtol=1e-13)
@@ -115,7 +116,7 @@ def test_draws_from_an_empty_rest_have_no_share(num_possible):
   masses = masses[np.array(list(itertools.permutations(range(4))))].T
   with np.errstate(divide='ignore'):
     log_masses = np.log(masses)
-  first, others = _subsets.leave_one_out_weights(
+  first, others = internals.leave_one_out_weights(
     tf.constant(log_masses), tf.fill([24], np.float64(-np.inf))
   )
   np.testing.assert_allclose(first, masses, rtol=0.0, atol=1e-12)
@@ -130,7 +131,7 @@ def test_draws_from_an_empty_rest_have_no_share(num_possible):
 def test_weights_of_eight_tiny_masses_are_finite_in_float32(beyond, spread):
   log_masses = np.float32(np.log(1e-7) - spread * np.arange(8.0))
   log_beyond = {'much': np.log1p(-8e-7), 'little': -18.0, 'nothing': -np.inf}
-  first, others = _subsets.leave_one_out_weights(
+  first, others = internals.leave_one_out_weights(
     tf.constant(log_masses), tf.constant(log_beyond[beyond], tf.float32)
   )
   assert np.all(np.isfinite(others))
@@ -145,13 +146,13 @@ def test_weights_of_each_row_are_those_of_the_row_alone():
   generator = np.random.default_rng(3)
   masses = np.log(generator.dirichlet(np.ones(5), [2, 3]))
   log_masses = np.moveaxis(masses[..., :-1], -1, 0)
-  first, others = _subsets.leave_one_out_weights(
+  first, others = internals.leave_one_out_weights(
     tf.constant(log_masses), tf.constant(masses[..., -1])
   )
   assert first.shape == [4, 2, 3]
   assert others.shape == [4, 4, 2, 3]
   for row in np.ndindex(2, 3):
-    alone = _subsets.leave_one_out_weights(
+    alone = internals.leave_one_out_weights(
       tf.constant(masses[row][:-1]), tf.constant(masses[row][-1])
     )
     np.testing.assert_allclose(first[(..., *row)], alone[0], rtol=1e-13)
@@ -159,16 +160,6 @@ def test_weights_of_each_row_are_those_of_the_row_alone():
 
 
 # Without replacement, all outcomes in turn.
-
-BASELINES = {
-  'None': lambda: None,
-  'number': lambda: 2.5,
-  'IndependentSample': baselines.IndependentSample,
-  'mixed': baselines.LeaveOneOut,
-  'rest': lambda: baselines.LeaveOneOut('rest'),
-  'all': lambda: baselines.LeaveOneOut('all'),
-}
-ALONE = ('number', 'IndependentSample')  # levels without the other draws
 
 
 def splits(num_values, nums_summed=(0, 1, 2, 3), nums_of_samples=(1, 2, 3)):
@@ -180,29 +171,19 @@ def splits(num_values, nums_summed=(0, 1, 2, 3), nums_of_samples=(1, 2, 3)):
 @pytest.mark.parametrize(
   ('name', 'num_summed', 'num_samples'),
   [
-    *(('None', *split) for split in splits(4)),
-    # Without summed atoms the forms coincide, and one draw has no other.
-    *(('mixed', *split) for split in splits(4)[1:]),
-    *(
-      (n, *split)
-      for n in ('rest', 'all')
-      for split in splits(4, (1, 2), (2, 3))
-    ),
-    *((n, *split) for n in ALONE for split in [(0, 3), (2, 2)]),
-    *(
-      pytest.param(*case, marks=pytest.mark.slow)
-      for case in [
-        *((n, k, 1) for n in ('rest', 'all') for k in (1, 2, 3)),
-        *((n, 0, 2) for n in ALONE),
-      ]
-    ),
+    (name, num_summed, num_samples)
+    for name in ('none', 'constant', 'independent', 'mixed', 'rest', 'all')
+    for num_summed, num_samples in splits(4)
+    # A single draw has no other.
+    if num_summed + num_samples > 1 or not zoo.BASELINES[name].needs_second
   ],
 )
 def test_draws_without_replacement_are_unbiased_with_every_baseline(
   name, num_summed, num_samples
 ):
   assert_mean_is_explicit_sum(
-    'Categorical', estimator_of(num_summed, num_samples, BASELINES[name]())
+    'Categorical',
+    estimator_of(num_summed, num_samples, zoo.BASELINES[name].make()),
   )
 
 
@@ -257,7 +238,7 @@ def test_draws_without_replacement_are_enumerated_by_assert_unbiased():
 
 def outcomes_by_tuple(estimator, num_samples):
   """`(row, values, chance, gradient)` of all that can occur."""
-  chances, gradients = test_variance.enumerate_all(estimator)
+  chances, gradients = variances.enumerate_all(estimator)
   tuples = list(itertools.product(range(NUM_VALUES), repeat=num_samples))
   for row, problem in enumerate(PROBLEMS):
     # Values are enumerated most probable first.
@@ -337,11 +318,11 @@ def test_variance_without_replacement_is_at_most_that_of_independent_draws(
   assert np.all(actual <= independent * (1.0 + RTOL) + ATOL)
 
 
-@pytest.mark.parametrize('name', ['None', 'IndependentSample', 'mixed'])
+@pytest.mark.parametrize('name', ['none', 'independent', 'mixed'])
 @pytest.mark.parametrize('num_summed', [0, 1, 3])
 def test_no_variance_is_left_where_all_values_are_drawn(num_summed, name):
   num_samples = NUM_VALUES - num_summed
-  estimator = estimator_of(num_summed, num_samples, BASELINES[name]())
+  estimator = estimator_of(num_summed, num_samples, zoo.BASELINES[name].make())
   np.testing.assert_allclose(variance_of(estimator), 0.0, atol=ATOL)
 
 
@@ -535,13 +516,13 @@ def stratified_outcomes(monkeypatch, row, num_summed, num_draws, baseline):
     assert list(shape) == [2, num_draws, 1, len(keys)]
     return tf.constant(np.stack([script[:, np.newaxis]] * 2), dtype)
 
-  monkeypatch.setattr(_random, '_plain_uniform', scripted)
+  internals.patch_plain_uniform(monkeypatch, scripted)
   estimator = estimator_of(num_summed, num_draws, baseline, samplers.Stratified)
-  logits = tiled(test_variance.LOGITS[row], len(keys))
-  costs = test_variance.COSTS[row]
+  logits = tiled(variances.LOGITS[row], len(keys))
+  costs = variances.COSTS[row]
   with tf.GradientTape() as tape:
     tape.watch(logits)
-    f, q = test_variance.make_problem(costs)(logits)
+    f, q = variances.make_problem(costs)(logits)
     value = tfp_rb.expectation(f, q, estimator, seed=[0, 0])
   assert not scripts
   gradients = tape.gradient(value, logits).numpy()
@@ -567,7 +548,7 @@ def test_stratified_draws_are_unbiased_and_vary_no_more_than_independent_ones(
     rtol=0.0,
     atol=1e-10,
   )
-  (actual,) = test_variance.total_variance(chances, gradients)
+  (actual,) = variances.total_variance(chances, gradients)
   assert actual <= independent * (1.0 + RTOL) + ATOL
   if num_draws > 1 and num_summed < 2:
     assert actual < independent
@@ -638,8 +619,10 @@ def test_stratified_uniforms_lie_strictly_between_0_and_1(
   monkeypatch, dtype, num_draws
 ):
   def check():
-    with _random.stratified(num_draws) as calls:
-      u = _random.uniform([num_draws], tf.constant([1, 2]), dtype, draw_axis=0)
+    with internals.stratified_uniforms(num_draws) as calls:
+      u = internals.uniform(
+        [num_draws], tf.constant([1, 2]), dtype, draw_axis=0
+      )
     assert calls == [0]
     assert np.all((u > 0.0) & (u < 1.0))
     assert u.shape == [num_draws]
@@ -652,7 +635,7 @@ def test_stratified_uniforms_lie_strictly_between_0_and_1(
   )
   # The largest and the smallest that there are, in every stratum.
   num_bits = 23 if dtype == tf.float32 else 52
-  plain = _random._plain_uniform
+  plain = internals.plain_uniform
   for extreme in (0.5 * 2.0**-num_bits, 1.0 - 0.5 * 2.0**-num_bits):
     results = []
 
@@ -663,15 +646,15 @@ def test_stratified_uniforms_lie_strictly_between_0_and_1(
       return tf.fill(shape, tf.constant(extreme, dtype))
 
     with monkeypatch.context() as patch:
-      patch.setattr(_random, '_plain_uniform', scripted)
+      internals.patch_plain_uniform(patch, scripted)
       check()
 
 
 def test_stratification_ends_with_its_block():
-  with _random.stratified(4):
+  with internals.stratified_uniforms(4):
     pass
-  u = _random.uniform([4], tf.constant([1, 2]), tf.float64, draw_axis=0)
-  plain = _random._plain_uniform([4], tf.constant([1, 2]), tf.float64)
+  u = internals.uniform([4], tf.constant([1, 2]), tf.float64, draw_axis=0)
+  plain = internals.plain_uniform([4], tf.constant([1, 2]), tf.float64)
   np.testing.assert_array_equal(u, plain)
 
 
@@ -706,12 +689,7 @@ def test_leave_one_out_refuses_stratified_draws(num_summed):
   estimator = estimator_of(
     num_summed, 2, baselines.LeaveOneOut(), samplers.Stratified
   )
-  with raises(
-    ValueError,
-    '`baselines.LeaveOneOut` needs draws that are independent or without ',
-    'but `sampler` is `samplers.Stratified()`',
-    'Use another baseline',
-  ):
+  with raises(ValueError, 'sampler'):
     tfp_rb.expectation(cost, Q, estimator)
 
 
@@ -721,33 +699,21 @@ def test_leave_one_out_refuses_stratified_draws(num_summed):
 )
 def test_optimal_refuses_dependent_draws(sampler, num_summed):
   estimator = estimator_of(num_summed, 2, baselines.Optimal(), sampler)
-  with raises(
-    ValueError,
-    '`baselines.Optimal` needs independent draws',
-    'but `sampler` draws dependent ones',
-    'Use `tfp_rb.samplers.IID()`',
-  ):
+  with raises(ValueError, 'sampler'):
     tfp_rb.expectation(cost, Q, estimator)
 
 
 def test_at_most_eight_draws_are_made_without_replacement():
   estimator_of(0, 8)
-  with raises(
-    ValueError, '`num_samples` must be at most 8', 'but is 9', 'Draw fewer'
-  ):
+  with raises(ValueError, 'num_samples'):
     estimator_of(0, 9)
 
 
 @pytest.mark.parametrize(
-  ('num_summed', 'num_samples', 'most'), [(0, 5, 4), (1, 4, 3), (3, 2, 1)]
+  ('num_summed', 'num_samples'), [(0, 5), (1, 4), (3, 2)]
 )
-def test_no_more_values_are_drawn_than_there_are(num_summed, num_samples, most):
-  with raises(
-    ValueError,
-    f'`num_samples` must be at most {most} without replacement',
-    f'has 4 values and {num_summed} are summed, but is {num_samples}',
-    'Draw fewer, or sum all.',
-  ):
+def test_no_more_values_are_drawn_than_there_are(num_summed, num_samples):
+  with raises(ValueError, 'num_samples'):
     tfp_rb.expectation(cost, Q, estimator_of(num_summed, num_samples))
 
 
@@ -755,21 +721,14 @@ def test_no_more_values_are_drawn_than_there_are(num_summed, num_samples, most):
   'sampler', [samplers.Stratified(), samplers.WithoutReplacement()], ids=repr
 )
 def test_a_budget_is_spent_on_independent_draws_only(sampler):
-  with raises(
-    ValueError,
-    '`sampler` must be `samplers.IID()` with a `budget`',
-    f'but is {sampler!r}',
-    'Use `num_summed`.',
-  ):
+  with raises(ValueError, 'sampler'):
     tfp_rb.rao_blackwellize(tfp_rb.REINFORCE(), budget=3, sampler=sampler)
   tfp_rb.rao_blackwellize(tfp_rb.REINFORCE(), budget=3, sampler=samplers.IID())
 
 
 @pytest.mark.parametrize('sampler', ['IID', samplers.IID, 3, len], ids=str)
 def test_sampler_must_be_a_sampler(sampler):
-  with raises(
-    TypeError, '`sampler` must be one of `tfp_rb.samplers`, but is', 'Write'
-  ):
+  with raises(TypeError, 'sampler'):
     tfp_rb.rao_blackwellize(tfp_rb.REINFORCE(), num_summed=1, sampler=sampler)
 
 
@@ -791,22 +750,17 @@ def partition_of_user(q, num_summed):
 
 
 def test_stratified_draws_need_a_partition_of_this_library(monkeypatch):
-  monkeypatch.setattr(base, '_REGISTRY', dict(base._REGISTRY))
+  internals.copy_registry(monkeypatch)
   tfp_rb.RegisterPartition(OfUser)(partition_of_user)
   q = OfUser(logits=[0.0, 1.0, 2.0])
   for num_summed in (0, 1):
     estimator = estimator_of(num_summed, 2, sampler=samplers.Stratified)
-    with raises(
-      NotImplementedError,
-      '`samplers.Stratified` needs a partition of this library',
-      'that of `OfUser` draws by other means',
-      'Use `samplers.IID()`.',
-    ):
+    with raises(NotImplementedError, 'samplers.Stratified'):
       estimator.sample_atoms(q, tf.constant([0, 1]))
 
 
 def test_a_partition_of_the_user_is_drawn_without_replacement(monkeypatch):
-  monkeypatch.setattr(base, '_REGISTRY', dict(base._REGISTRY))
+  internals.copy_registry(monkeypatch)
   tfp_rb.RegisterPartition(OfUser)(partition_of_user)
   q = OfUser(logits=[0.0, 1.0, 2.0])
   for num_summed in (0, 1):
@@ -845,7 +799,7 @@ def test_atoms_are_equal_in_eager_graph_and_xla(sampler):
 
 @pytest.mark.parametrize(
   'sampler',
-  [samplers.IID(), samplers.Stratified(), samplers.WithoutReplacement()],
+  [make() for make in zoo.SAMPLERS.values()],
   ids=repr,
 )
 def test_estimators_with_a_sampler_come_back_from_json(sampler):

@@ -10,36 +10,12 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from errors import raises
 import gpu
-from test_errors import raises
+import internals
+from small_vae import BINARY, IMAGES, LABELS, RNG, SEED, make, network
 import tfp_rb
 from tfp_rb import models
-
-RNG = np.random.default_rng(3)
-IMAGES = RNG.integers(0, 256, size=[12, 20]).astype(np.uint8)
-BINARY = (IMAGES > 127).astype(np.float32)
-LABELS = RNG.integers(0, 3, size=[12]).astype(np.int32)
-SEED = tf.constant([3, 1])
-
-
-def make(estimator=None, **settings):
-  keras.utils.set_random_seed(0)
-  return models.SemiSupervisedVAE(
-    estimator,
-    latent_dim=2,
-    num_classes=3,
-    num_pixels=20,
-    classifier_units=(8,),
-    hidden_units=(7, 6),
-    **settings,
-  )
-
-
-def network(input_shape):
-  keras.utils.set_random_seed(1)  # that of the model comes after it
-  built = keras.Sequential([keras.layers.Dense(1)])
-  built.build(input_shape)
-  return built
 
 
 def nvil():
@@ -49,8 +25,8 @@ def nvil():
 def relax():
   keras.utils.set_random_seed(1)
   return tfp_rb.RELAX(
-    models.ControlVariate(20, 3, units=4),
-    tfp.util.TransformedVariable(0.5, tfp.bijectors.Exp()),
+    models.ControlVariate(20, atom_size=3, units=4),
+    temperature=tfp.util.TransformedVariable(0.5, tfp.bijectors.Exp()),
   )
 
 
@@ -115,7 +91,7 @@ def test_atoms_share_their_noise_if_asked_to():
 def test_loss_with_all_labels_summed_is_the_sum_written_out(estimator):
   model = make(estimator, share_noise=True, alpha=2.0)
   variables = [v.value for v in model.trainable_variables]
-  seeds = tfp_rb._random.split_seed(SEED, n=3)
+  seeds = internals.split_seed(SEED, n=3)
   with tf.GradientTape(persistent=True) as tape:
     of_unlabeled, of_labeled, _ = model.losses_of(
       BINARY[:8], BINARY[8:], LABELS[8:], SEED
@@ -157,7 +133,7 @@ def test_several_steps_in_one_call_are_the_same_steps(monkeypatch):
     tf.random,
     'stateless_normal',
     lambda shape, seed, alg: (
-      4.0 * tfp_rb._random.uniform(shape, seed, tf.float32) - 2.0
+      4.0 * internals.uniform(shape, seed, tf.float32) - 2.0
     ),
   )
   weights = []
@@ -250,7 +226,7 @@ def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(tmp_path):
 
 def test_control_variate_sees_each_image_for_itself():
   keras.utils.set_random_seed(0)
-  control = models.ControlVariate(20, 3, units=16)
+  control = models.ControlVariate(20, atom_size=3, units=16)
   atoms = RNG.random([2, 12, 3]).astype(np.float32)
   together = control(atoms, BINARY)
   assert together.shape == [2, 12]
@@ -269,7 +245,7 @@ def test_weights_of_another_estimator_are_refused(tmp_path):
   model = make(nvil())
   model.save_weights(tmp_path / 'x.weights.h5')
   other = make(tfp_rb.REINFORCE(tfp_rb.baselines.Learned(1.0)))
-  with raises(ValueError, 'must have the 1 variables', 'Build the model'):
+  with raises(ValueError, 'variables'):
     other.load_weights(tmp_path / 'x.weights.h5')
 
 
@@ -291,7 +267,7 @@ def test_evaluation_at_the_most_probable_label():
   result = model.evaluate(data, return_dict=True, verbose=0)
   assert all(isinstance(x, float) for x in result.values())  # no Tensors
   assert result['accuracy'] == pytest.approx(0.75)
-  seeds = tfp_rb._random.split_seed(model._test_seed(images), n=2)
+  seeds = internals.split_seed(internals.seed_of_evaluation(model, images), n=2)
   noise = tf.random.stateless_normal([1, 12, 2], seeds[1], alg='philox')[0]
   one_hot = np.eye(3, dtype=np.float32)[guess]
   expected = naive_bound(model, BINARY, one_hot, noise.numpy())
@@ -367,7 +343,7 @@ def test_half_precision_trains():
 def test_networks_that_are_not_built_are_refused():
   unbuilt = keras.Sequential([keras.layers.Dense(1)])
   estimator = tfp_rb.rao_blackwellize(tfp_rb.NVIL(unbuilt), num_summed=1)
-  with raises(ValueError, '`baseline` of `NVIL`', 'baseline.build('):
+  with raises(ValueError, 'baseline'):
     make(estimator)
 
 
@@ -375,27 +351,27 @@ def test_wrong_shapes_and_types_are_named():
   model = make()
   model.compile(keras.optimizers.SGD(0.01), jit_compile=False)
   of = lambda *batch: tf.data.Dataset.from_tensors(batch)
-  with raises(ValueError, '`unlabeled`', '[batch, 20]', '(8, 4, 5)'):
+  with raises(ValueError, 'unlabeled'):
     model.step_loss(
       (tf.constant(IMAGES[:8].reshape([8, 4, 5])), *map(tf.constant, (
         IMAGES[8:], LABELS[8:]))), SEED, 0)  # fmt: skip
-  with pytest.raises(ValueError, match='`labels` must be integers of shape'):
+  with raises(ValueError, 'labels'):
     model.fit(of(IMAGES[:8], IMAGES[8:], LABELS[8:, None]), verbose=0)
-  with raises(ValueError, '`labels`', 'as many as', 'float64 of shape (4,)'):
+  with raises(ValueError, 'labels'):
     model.fit(of(IMAGES[:8], IMAGES[8:], LABELS[8:] * 1.0), verbose=0)
-  with raises(ValueError, '`labels`', 'as many as', '(3,)', '(4, 20)'):
+  with raises(ValueError, 'labels'):
     model.fit(of(IMAGES[:8], IMAGES[8:], LABELS[9:]), verbose=0)
-  with raises(ValueError, 'triples (unlabeled', 'each batch has 2'):
+  with raises(ValueError, 'unlabeled'):
     model.fit(of(IMAGES[8:], LABELS[8:]), verbose=0)
-  with raises(ValueError, 'pairs (images, labels)'):
+  with raises(ValueError, 'images'):
     model.evaluate(tf.data.Dataset.from_tensors(IMAGES), verbose=0)
-  with raises(ValueError, '`images`', '[batch, 20]', '(12, 4, 5)'):
+  with raises(ValueError, 'images'):
     model.predict(IMAGES.reshape([12, 4, 5]), verbose=0)
-  with raises(TypeError, '`images`', 'float32', 'by 255'):
+  with raises(TypeError, 'images'):
     models.binarize(BINARY, SEED)
-  with raises(ValueError, '`labels` must be from 0 to 2', '[1 3]'):
+  with raises(ValueError, 'labels'):
     model.generate([1, 3])
-  with raises(ValueError, '`z` must have the shape [n, 2]', '(1, 3)'):
+  with raises(ValueError, 'z'):
     model.generate([1], z=np.zeros([1, 3]))
 
 
@@ -403,7 +379,7 @@ def test_several_steps_after_single_ones_need_another_compile():
   model = make()
   model.compile(keras.optimizers.SGD(0.01), jit_compile=False)
   model.fit(data_of(), verbose=0)
-  with raises(ValueError, 'one rank', 'Call `compile` again'):
+  with raises(ValueError, 'compile'):
     model.fit(data_of(2), verbose=0)
   model.compile(keras.optimizers.SGD(0.01), jit_compile=False)
   model.fit(data_of(2), verbose=0)
@@ -411,16 +387,16 @@ def test_several_steps_after_single_ones_need_another_compile():
 
 
 @pytest.mark.parametrize(
-  ('settings', 'kind', 'parts'),
+  ('settings', 'kind', 'argument'),
   [
-    ({'estimator': tfp_rb.REINFORCE}, TypeError, ['`estimator`', 'parenth']),
-    ({'estimator': 'REINFORCE'}, TypeError, ["but is 'REINFORCE'"]),
-    ({'unlabeled_weight': 2.0}, ValueError, ['from 0 to 1', 'but is 2.0']),
-    ({'hidden_units': ()}, ValueError, ['at least one layer', '(128,)']),
+    ({'estimator': tfp_rb.REINFORCE}, TypeError, 'estimator'),
+    ({'estimator': 'REINFORCE'}, TypeError, 'estimator'),
+    ({'unlabeled_weight': 2.0}, ValueError, 'unlabeled_weight'),
+    ({'hidden_units': ()}, ValueError, 'hidden_units'),
   ],
 )  # fmt: skip
-def test_impossible_settings_are_named(settings, kind, parts):
-  with raises(kind, *parts):
+def test_impossible_settings_are_named(settings, kind, argument):
+  with raises(kind, argument):
     models.SemiSupervisedVAE(**settings)
 
 
@@ -441,9 +417,14 @@ def test_a_model_is_saved_before_it_is_compiled(tmp_path):
 
 def test_batches_of_evaluation_have_noise_of_their_own():
   model = make()
-  seeds = [model._test_seed(x).numpy() for x in (IMAGES[:6], IMAGES[6:])]
+  seeds = [
+    internals.seed_of_evaluation(model, x).numpy()
+    for x in (IMAGES[:6], IMAGES[6:])
+  ]
   assert seeds[0].tolist() != seeds[1].tolist()
-  np.testing.assert_array_equal(model._test_seed(IMAGES[:6]), seeds[0])
+  np.testing.assert_array_equal(
+    internals.seed_of_evaluation(model, IMAGES[:6]), seeds[0]
+  )
 
 
 @pytest.mark.parametrize('name', ['RB-REINFORCE', 'NVIL'])
@@ -464,21 +445,23 @@ cpu = tf.config.list_physical_devices('CPU')[0]
 tf.config.set_logical_device_configuration(
   cpu, [tf.config.LogicalDeviceConfiguration()] * 2
 )
-import test_semisupervised_vae as t
+import internals
+from small_vae import IMAGES, LABELS, make, network
+import tfp_rb
 
 
 def weights_after_a_step(strategy, data, share_draws):
   with strategy.scope():
-    model = t.make(t.tfp_rb.REINFORCE())  # the least to compile
+    model = make(tfp_rb.REINFORCE())  # the least to compile
     # Not compiled: XLA draws other normal numbers.
     model.compile(keras.optimizers.SGD(0.01), jit_compile=False)
   if share_draws:
-    model._seed = lambda step: tf.stack([0, step])
+    internals.patch_step_seed(model, lambda step: tf.stack([0, step]))
   model.fit(data, verbose=0)
   return model.get_weights()
 
 
-half = (t.IMAGES[:4], t.IMAGES[8:], t.LABELS[8:])
+half = (IMAGES[:4], IMAGES[8:], LABELS[8:])
 twice = tuple(np.concatenate([x, x]) for x in half)
 of = lambda batch: tf.data.Dataset.from_tensors(batch)
 two = tf.distribute.MirroredStrategy(['CPU:0', 'CPU:1'])
@@ -490,18 +473,18 @@ assert distance(same) < 1e-5, distance(same)
 assert distance(other) > 1e-3, distance(other)
 
 with two.scope():
-  model = t.make(t.tfp_rb.REINFORCE())  # the least to compile
+  model = make(tfp_rb.REINFORCE())  # the least to compile
   model.compile(keras.optimizers.SGD(0.01), jit_compile=True)
 history = model.fit(of(twice), verbose=0)
 assert np.isfinite(history.history['loss'][0])
 
 # What an estimator moves by itself, moves on both.
 for make_estimator in (
-  lambda: t.tfp_rb.NVIL(t.network([None, 20]), center=True),
-  lambda: t.tfp_rb.GumbelSoftmax(t.tfp_rb.AnnealedTemperature(rate=0.1)),
+  lambda: tfp_rb.NVIL(network([None, 20]), center=True),
+  lambda: tfp_rb.GumbelSoftmax(tfp_rb.AnnealedTemperature(rate=0.1)),
 ):
   with two.scope():
-    model = t.make(make_estimator())
+    model = make(make_estimator())
     model.compile(keras.optimizers.SGD(0.01), jit_compile=False)
   model.fit(of(twice).repeat(3), verbose=0)
   moved = [v for v in model.estimator.variables if not v.trainable]

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from internals import enumerate_outcomes, relaxation_of, split_seed
 import reference
 from relaxed import (
   LOGITS,
@@ -19,14 +20,12 @@ from relaxed import (
   mean_and_radius,
 )
 import tfp_rb
-from tfp_rb import _enumeration, _random
-from tfp_rb.estimators._relaxation import relaxation_of
 
 tfd = tfp.distributions
 
 
 def mean_gradient(estimator, problem, logits):
-  outcomes = _enumeration.enumerate_outcomes(
+  outcomes = enumerate_outcomes(
     estimator, problem, [tf.constant(logits)], 10_000
   )
   return np.sum(outcomes.weighted_gradients[0], axis=0)
@@ -147,7 +146,9 @@ def test_relaxed_sample_follows_the_law_of_tfp():
     handed.append(z)
     return tf.reduce_sum(z, axis=-1)
 
-  estimator = tfp_rb.GumbelSoftmax(0.8, False, num_samples=NUM_DRAWS)
+  estimator = tfp_rb.GumbelSoftmax(
+    0.8, straight_through=False, num_samples=NUM_DRAWS
+  )
   logits = tf.constant(LOGITS)
   tfp_rb.expectation(
     f, tfd.OneHotCategorical(logits=logits), estimator, seed=SEED
@@ -174,7 +175,7 @@ def test_averaged_gradient_is_the_mean_over_noises(num_noises, num_summed):
   logits = tf.constant(np.tile(LOGITS, [5, 1]))
   f, q = four_values(logits)
   relaxation = relaxation_of(q, 'test')
-  atom_seed, noise_seed = _random.split_seed(SEED, n=2)
+  atom_seed, noise_seed = split_seed(SEED, n=2)
   weights = estimator.sample_atoms(q, atom_seed).weights
   perturbed = relaxation.noise(
     relaxation.log_probs, hard, noise_seed, num_noises
@@ -233,7 +234,9 @@ def test_straight_through_is_the_relaxed_gradient_for_a_linear_function():
   cost = tf.constant([2.0, -1.0, 0.5, 1.5], tf.float64)
   f = lambda z: tf.reduce_sum(cost * z, axis=-1)
   gradients = [
-    at_atoms(tfp_rb.GumbelSoftmax(0.8, straight_through), f=f)[1]
+    at_atoms(tfp_rb.GumbelSoftmax(0.8, straight_through=straight_through), f=f)[
+      1
+    ]
     for straight_through in (True, False)
   ]
   np.testing.assert_allclose(*gradients, rtol=1e-10, atol=1e-13)
@@ -338,7 +341,10 @@ def test_temperature_moves_inside_a_function(jit_compile):
   actual = [step().numpy() for _ in range(3)]
   expected = [
     tfp_rb.expectation(
-      f, q, tfp_rb.GumbelSoftmax(np.exp(-0.1 * (n + 1)), False), seed=SEED
+      f,
+      q,
+      tfp_rb.GumbelSoftmax(np.exp(-0.1 * (n + 1)), straight_through=False),
+      seed=SEED,
     ).numpy()
     for n in range(3)
   ]
@@ -356,7 +362,9 @@ def test_temperature_may_be_any_callable():
     tf.Variable(0.5),
   ]
   values = {
-    tfp_rb.expectation(f, q, tfp_rb.GumbelSoftmax(t, False), seed=SEED).numpy()
+    tfp_rb.expectation(
+      f, q, tfp_rb.GumbelSoftmax(t, straight_through=False), seed=SEED
+    ).numpy()
     for t in given
   }
   assert len(values) == 1
@@ -367,7 +375,7 @@ def test_a_number_keeps_its_digits_beside_float64_logits(name):
   """0.7 is the float64 0.7, not the nearest float32."""
   make = {
     'REBAR': lambda t: tfp_rb.REBAR(t, scale=0.5),
-    'GumbelSoftmax': lambda t: tfp_rb.GumbelSoftmax(t, False),
+    'GumbelSoftmax': lambda t: tfp_rb.GumbelSoftmax(t, straight_through=False),
     'ReinMax': tfp_rb.ReinMax,
   }[name]
   given, exact = (
@@ -378,7 +386,7 @@ def test_a_number_keeps_its_digits_beside_float64_logits(name):
 
 def test_a_scale_keeps_its_digits_beside_float64_logits():
   given, exact = (
-    at_atoms(tfp_rb.REBAR(0.5, scale))[1]
+    at_atoms(tfp_rb.REBAR(0.5, scale=scale))[1]
     for scale in (0.7, tf.constant(0.7, tf.float64))
   )
   np.testing.assert_array_equal(given, exact)

@@ -7,11 +7,11 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from errors import raises
+import internals
 import reference
-from test_errors import raises
 import tfp_rb
-from tfp_rb import _enumeration, diagnostics
-from tfp_rb.diagnostics import _closed_forms, _moments, _support
+from tfp_rb import diagnostics
 
 tfd = tfp.distributions
 
@@ -70,7 +70,7 @@ def random_row(seed, num_values=5, num_scores=None):
   if num_scores is not None:
     scores = rng.normal(size=[num_values, num_scores])
     scores = scores - q @ scores
-  return _closed_forms.Row(q, 3.0 + rng.normal(size=num_values), scores)
+  return internals.ClosedFormRow(q, 3.0 + rng.normal(size=num_values), scores)
 
 
 # The closed forms.
@@ -87,7 +87,7 @@ def test_closed_forms_are_the_variances_of_all_tuples(
     row = random_row(seed, num_scores=num_scores)
     scores = np.eye(5) - row.q if num_scores is None else row.scores
     np.testing.assert_allclose(
-      _closed_forms.variance(row, k, m, leave_one_out),
+      internals.closed_form_variance(row, k, m, leave_one_out),
       enumerated_variance(row.q, row.f, scores, k, m, leave_one_out),
       rtol=RTOL,
     )
@@ -128,12 +128,12 @@ def test_variances_are_those_of_the_outcomes_of_the_estimators(
   names = {option.name for option in table}
   assert len(names) == 6
   for option in table:
-    outcomes = _enumeration.enumerate_outcomes(
+    outcomes = internals.enumerate_outcomes(
       option.estimator, problem, [parameters], most_outcomes=100
     )
     assert outcomes.num_evaluations == budget
     np.testing.assert_allclose(
-      option.variance, _moments.total_variance(outcomes), rtol=RTOL
+      option.variance, internals.total_variance(outcomes), rtol=RTOL
     )
 
 
@@ -303,9 +303,9 @@ def test_suggestions_from_a_pilot_are_near_the_best():
     )
     assert f'a pilot of {100 - budget} draws' in found.reason
     q, order = best_first(reference.categorical(logits))
-    row = _closed_forms.Row(q, cost[order])
+    row = internals.ClosedFormRow(q, cost[order])
     true = {
-      (k, has): _closed_forms.variance(row, k, budget - k, has)
+      (k, has): internals.closed_form_variance(row, k, budget - k, has)
       for k, has in itertools.product(range(budget), [False, True])
     }
     is_leave_one_out = 'leave-one-out' in found.table[0].name
@@ -327,7 +327,7 @@ def test_a_product_of_many_sites_has_a_pilot():
 def test_draws_that_repeat_are_one_value():
   q = tfd.Geometric(probs=np.float64(0.5))
   f = lambda z: (z - 1.0) ** 2
-  support = _support.tabulate(f, q, 2, most_evaluations=40, seed=(0, 1))
+  support = internals.tabulate(f, q, 2, most_evaluations=40, seed=(0, 1))
   (row,) = support.rows
   assert not support.is_whole
   assert support.num_evaluations == 40
@@ -402,40 +402,40 @@ def test_variances_of_a_batch_add_up():
 
 
 @pytest.mark.parametrize(
-  ('arguments', 'kind', 'parts'),
+  ('arguments', 'kind', 'argument'),
   [
-    ({'f': 3.0}, TypeError, ['`f` must be callable', '3.0', 'lambda']),
+    ({'f': 3.0}, TypeError, 'f'),
     (
       {'distribution': tfd.Normal(0.0, 1.0)},
       TypeError,
-      ['`distribution` must be discrete', '`Normal`'],
+      'distribution',
     ),
     (
       {'distribution': tfd.Multinomial(2.0, logits=[0.0, 0.0])},
       NotImplementedError,
-      ['No partition is registered for `Multinomial`'],
+      'Multinomial',
     ),
-    ({'budget': 0}, ValueError, ['`budget` must be at least 1', '0']),
-    ({'budget': 2.0}, TypeError, ['`budget` must be a Python int']),
+    ({'budget': 0}, ValueError, 'budget'),
+    ({'budget': 2.0}, TypeError, 'budget'),
     (
       {'most_evaluations': 2},
       ValueError,
-      ['`most_evaluations` must be larger than `budget`', '2', 'Raise'],
+      'most_evaluations',
     ),
     (
       {'f': lambda z: 1.0 / tf.cast(z, tf.float32)},
       ValueError,
-      ['`f` must be finite', '1 of 3', 'Repair'],
+      'f',
     ),
     (
       {'distribution': tfd.Categorical(logits=[0.0, np.nan, 2.0])},
       ValueError,
-      ['`distribution` must have finite parameters', 'nan', 'logits'],
+      'distribution',
     ),
     (
       {'f': lambda z: tf.zeros([2])},
       ValueError,
-      ['`f` must return', '(3,)', '(2,)'],
+      'f',
     ),
   ],
   ids=[
@@ -443,13 +443,13 @@ def test_variances_of_a_batch_add_up():
     'infinite', 'nan', 'shape',
   ],
 )  # fmt: skip
-def test_arguments_are_checked(arguments, kind, parts):
+def test_arguments_are_checked(arguments, kind, argument):
   given = {
     'f': lambda z: tf.cast(z, tf.float32),
     'distribution': tfd.Categorical(logits=[0.0, 1.0, 2.0]),
     'budget': 2,
   }
-  with raises(kind, *parts):
+  with raises(kind, argument):
     diagnostics.suggest(**{**given, **arguments})
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 import tf_keras
 
-from test_errors import raises
+from errors import raises
 import tfp_rb
 
 tfb = tfp.bijectors
@@ -81,7 +81,8 @@ def test_shifted_negative_binomial_becomes_the_target():
     q,
     400,
     gradient_estimator=tfp_rb.rao_blackwellize(
-      tfp_rb.REINFORCE(tfp_rb.baselines.LeaveOneOut(), num_samples=2), 8
+      tfp_rb.REINFORCE(tfp_rb.baselines.LeaveOneOut(), num_samples=2),
+      num_summed=8,
     ),
   )
   counts = tf.range(200.0)
@@ -101,7 +102,8 @@ def test_two_dependent_parts_become_the_target():
     q,
     300,
     gradient_estimator=tfp_rb.rao_blackwellize(
-      tfp_rb.REINFORCE(tfp_rb.baselines.LeaveOneOut(), num_samples=2), 3
+      tfp_rb.REINFORCE(tfp_rb.baselines.LeaveOneOut(), num_samples=2),
+      num_summed=3,
     ),
   )
   log_q = tf.nn.log_softmax(first)[:, tf.newaxis] + tf.nn.log_softmax(second)
@@ -205,7 +207,7 @@ def test_variables_of_target_and_estimator_are_trained_as_well():
   def target(z):
     return -(scale**2) * tf.cast(z, tf.float32) - 4.0
 
-  fit(target, q, 20, gradient_estimator=tfp_rb.REINFORCE(level))
+  fit(target, q, 20, gradient_estimator=tfp_rb.REINFORCE(baseline=level))
   assert scale.numpy() != 1.0
   assert level.trainable_variables[0].numpy() != 0.0
 
@@ -263,9 +265,7 @@ def test_fifty_sites_under_xla():
 
 
 def test_there_must_be_something_to_train():
-  with raises(
-    ValueError, '`surrogate_posterior` must have trainable variables'
-  ):
+  with raises(ValueError, 'surrogate_posterior'):
     fit(lambda z: tf.zeros(z.shape), tfd.Categorical(logits=[0.0, 1.0]), 3)
 
 
@@ -274,11 +274,11 @@ def test_there_must_be_something_to_train():
 )
 def test_optimizer_must_be_one(optimizer):
   q = tfd.Categorical(logits=tf.Variable([0.0, 1.0]))
-  with raises(TypeError, '`optimizer` must have', 'apply_gradients', 'Write'):
+  with raises(TypeError, 'optimizer'):
     fit(lambda z: tf.zeros(z.shape), q, 3, optimizer=optimizer)
 
 
 def test_number_of_steps_must_be_an_int():
   q = tfd.Categorical(logits=tf.Variable([0.0, 1.0]))
-  with raises(TypeError, '`num_steps` must be a Python int', '2.5'):
+  with raises(TypeError, 'num_steps'):
     fit(lambda z: tf.zeros(z.shape), q, 2.5)

@@ -8,10 +8,11 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from errors import raises
+from internals import intercept_draws
 from modes import modes_of
-from test_errors import raises
 import tfp_rb
-from tfp_rb import _atoms, baselines
+from tfp_rb import baselines
 
 tfd = tfp.distributions
 
@@ -87,7 +88,7 @@ def scripted(loss_fn, variables, probs):
     slots.append(num_draws)
     return part.sample_rest(num_draws, tf.constant([0, 0]))
 
-  with _atoms.intercept_draws(count):
+  with intercept_draws(count):
     loss_fn()
   totals = [0.0] * (1 + len(variables))
   for outcome in itertools.product(range(len(probs)), repeat=sum(slots)):
@@ -101,7 +102,7 @@ def scripted(loss_fn, variables, probs):
       weight *= np.prod(rest[chosen] / np.sum(rest))
       return tf.constant(chosen, tf.int32)
 
-    with tf.GradientTape() as tape, _atoms.intercept_draws(script):
+    with tf.GradientTape() as tape, intercept_draws(script):
       loss = loss_fn()
     if weight:
       results = [loss, *tape.gradient(loss, variables)]
@@ -140,7 +141,8 @@ def test_unbiased(name, baseline, num_summed, num_samples):
   discrepancy_fn = getattr(tfp.vi, name)
   logits, scores = tf.Variable(LOGITS[0]), tf.Variable(TARGET[0])
   estimator = tfp_rb.rao_blackwellize(
-    tfp_rb.REINFORCE(baseline, num_samples=num_samples), num_summed
+    tfp_rb.REINFORCE(baseline=baseline, num_samples=num_samples),
+    num_summed=num_summed,
   )
   actual = scripted(
     lambda: loss_of(
@@ -443,41 +445,39 @@ ZERO = lambda z: tf.zeros(z.shape)
 
 
 @pytest.mark.parametrize(
-  ('result', 'kind', 'parts'),
+  ('result', 'kind'),
   [
-    (lambda z: tf.zeros([]), ValueError, ['(3, 2)', 'returned shape ()']),
-    (lambda z: tf.zeros([3]), ValueError, ['(3, 2)', 'returned shape (3,)']),
-    (lambda z: tf.zeros([2, 3]), ValueError, ['(3, 2)', 'Sum over']),
-    (lambda z: z, TypeError, ['floating-point', 'int32', 'Cast']),
-    (lambda z: None, TypeError, ['returned None', 'return']),
+    (lambda z: tf.zeros([]), ValueError),
+    (lambda z: tf.zeros([3]), ValueError),
+    (lambda z: tf.zeros([2, 3]), ValueError),
+    (lambda z: z, TypeError),
+    (lambda z: None, TypeError),
   ],
   ids=['scalar', 'no_batch', 'transposed', 'integers', 'none'],
 )
-def test_target_must_return_one_number_for_each_atom(result, kind, parts):
-  with raises(kind, '`target_log_prob_fn` must return', *parts):
+def test_target_must_return_one_number_for_each_atom(result, kind):
+  with raises(kind, 'target_log_prob_fn'):
     loss_of(result, Q, sample_size=2)
 
 
 @pytest.mark.parametrize('size', [0, 2])
 def test_importance_weighted_bounds_are_refused(size):
-  with raises(
-    ValueError, '`importance_sample_size` must be 1', f'is {size}', 'VIMCO'
-  ):
+  with raises(ValueError, 'importance_sample_size'):
     loss_of(ZERO, Q, importance_sample_size=size)
 
 
 @pytest.mark.parametrize(
-  ('kwargs', 'kind', 'parts'),
+  ('kwargs', 'kind', 'argument'),
   [
     (
       {'discrepancy_fn': tfp.vi.kl_forward, 'exact_entropy': True},
       ValueError,
-      ['`exact_entropy` must be False', 'kl_reverse', 'True'],
+      'exact_entropy',
     ),
     (
       {'exact_entropy': True, 'stopped_surrogate_posterior': Q},
       ValueError,
-      ['`stopped_surrogate_posterior` must be None', '`exact_entropy=True`'],
+      'stopped_surrogate_posterior',
     ),
     (
       {
@@ -485,27 +485,27 @@ def test_importance_weighted_bounds_are_refused(size):
         'stopped_surrogate_posterior': Q,
       },
       ValueError,
-      ['`stopped_surrogate_posterior` must be None unless', 'biased'],
+      'stopped_surrogate_posterior',
     ),
     (
       {'discrepancy_fn': 3},
       TypeError,
-      ['`discrepancy_fn` must be callable', 'is 3'],
+      'discrepancy_fn',
     ),
     (
       {'gradient_estimator': tfp.vi.GradientEstimators.SCORE_FUNCTION},
       TypeError,
-      ['`gradient_estimator`', 'SCORE_FUNCTION', '`tfp_rb.REINFORCE()`'],
+      'gradient_estimator',
     ),
     (
       {'gradient_estimator': 'REINFORCE'},
       TypeError,
-      ['`gradient_estimator`', "'REINFORCE'", 'Write'],
+      'gradient_estimator',
     ),
     (
       {'sample_size': 0},
       ValueError,
-      ['`sample_size` must be at least 1', 'is 0'],
+      'sample_size',
     ),
     (
       {
@@ -515,7 +515,7 @@ def test_importance_weighted_bounds_are_refused(size):
         ),
       },
       ValueError,
-      ['`sample_size` must be None', 'budget, 2', 'is 2'],
+      'sample_size',
     ),
     (
       {
@@ -525,7 +525,7 @@ def test_importance_weighted_bounds_are_refused(size):
         ),
       },
       ValueError,
-      ['`gradient_estimator` must not be `REBAR`', 'kl_reverse'],
+      'gradient_estimator',
     ),
   ],
   ids=[
@@ -540,15 +540,15 @@ def test_importance_weighted_bounds_are_refused(size):
     'REBAR',
   ],
 )
-def test_arguments_that_do_not_go_together(kwargs, kind, parts):
-  with raises(kind, *parts):
+def test_arguments_that_do_not_go_together(kwargs, kind, argument):
+  with raises(kind, argument):
     loss_of(ZERO, Q, **kwargs)
 
 
 def test_target_and_surrogate_must_be_what_they_are():
-  with raises(TypeError, '`target_log_prob_fn` must be callable', 'is 3'):
+  with raises(TypeError, 'target_log_prob_fn'):
     loss_of(3, Q)
-  with raises(TypeError, '`surrogate_posterior` must be', 'Pass'):
+  with raises(TypeError, 'surrogate_posterior'):
     loss_of(ZERO, [Q])
 
 

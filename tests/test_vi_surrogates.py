@@ -7,10 +7,10 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from errors import raises
+from internals import find_partition, patch_num_pilot_draws
 from tfp_rb import vi
-from tfp_rb.partitions.base import find_partition
-from tfp_rb.vi import _surrogates
-from tfp_rb.vi._surrogates import build_factored_surrogate_posterior as build
+from tfp_rb.vi import build_factored_surrogate_posterior as build
 
 tfb = tfp.bijectors
 tfd = tfp.distributions
@@ -257,7 +257,7 @@ MODELS = {
   [*((key, True) for key in MODELS), ('dict', False)],
 )
 def test_surrogate_has_the_structure_of_the_model(key, is_pinned, monkeypatch):
-  monkeypatch.setattr(_surrogates, '_NUM_DRAWS', 1)
+  patch_num_pilot_draws(monkeypatch, 1)
   model = MODELS[key]()
   batch_shape = [2] if 'batch' in key or key == 'sequential' else []
   if is_pinned:
@@ -288,7 +288,7 @@ def test_surrogate_has_the_structure_of_the_model(key, is_pinned, monkeypatch):
 
 
 def test_surrogate_works_in_graph_mode(monkeypatch):
-  monkeypatch.setattr(_surrogates, '_NUM_DRAWS', 1)
+  patch_num_pilot_draws(monkeypatch, 1)
   model = MODELS['coroutine auto']().experimental_pin(y=tf.zeros([4]))
   q = build(model, seed=SEED)
 
@@ -361,25 +361,23 @@ def test_a_constant_part_stays_as_it_is(constant):
   ids=lambda p: p.name,
 )
 def test_part_without_a_surrogate(p):
-  with pytest.raises(ValueError, match=f"'{p.name}' must be of a discrete fam"):
+  with raises(ValueError, p.name):
     build(p)
 
 
 def test_errors():
-  with pytest.raises(TypeError, match='`model` must be a `tfd.Distribution`'):
+  with raises(TypeError, 'model'):
     build(lambda: None)
-  with pytest.raises(
-    TypeError, match="'Zipf' must have a floating-point dtype"
-  ):
+  with raises(TypeError, 'Zipf'):
     build(tfd.Zipf(2.0))
   model = tfd.JointDistributionNamed(
     dict(n=tfd.Poisson(9.0), k=lambda n: tfd.Binomial(n, probs=0.5))
   )
-  with pytest.raises(ValueError, match="`total_count` of 'k' must not depend"):
+  with raises(ValueError, 'total_count'):
     build(model, seed=SEED)
   pinned = model.experimental_pin(k=2.0)
   for wrong in ['k', 'm']:
-    with pytest.raises(ValueError, match=rf"\['n'\], but names '{wrong}'"):
+    with raises(ValueError, wrong):
       build(pinned, shifts={wrong: 1.0})
-  with pytest.raises(ValueError, match=r"\[\], but names 'Bernoulli'"):
+  with raises(ValueError, 'Bernoulli'):
     build(tfd.Bernoulli(0.0), shifts={'Bernoulli': 1.0})

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+import reference
 import tfp_rb
 from tfp_rb import baselines
 
@@ -180,13 +181,15 @@ DIFFERENTIATING = {
     lambda k, M, is_product: [k + M],
   ),
   'REBAR': DifferentiatingRow(
-    lambda M, q: tfp_rb.REBAR(0.5, 0.75, num_samples=M),
+    lambda M, q: tfp_rb.REBAR(0.5, scale=0.75, num_samples=M),
     _at_relaxed_draws,
     is_unbiased=True,
     has_noise=True,
   ),
   'RELAX': DifferentiatingRow(
-    lambda M, q: tfp_rb.RELAX(control_variate_of(q), 0.5, 0.75, num_samples=M),
+    lambda M, q: tfp_rb.RELAX(
+      control_variate_of(q), temperature=0.5, scale=0.75, num_samples=M
+    ),
     lambda k, M, is_product: [k + M],
     is_unbiased=True,
     has_noise=True,
@@ -197,7 +200,9 @@ DIFFERENTIATING = {
     has_noise=True,
   ),
   'GumbelSoftmax-relaxed': DifferentiatingRow(
-    lambda M, q: tfp_rb.GumbelSoftmax(0.75, False, num_samples=M),
+    lambda M, q: tfp_rb.GumbelSoftmax(
+      0.75, straight_through=False, num_samples=M
+    ),
     lambda k, M, is_product: [k + M],
     has_noise=True,
   ),
@@ -376,8 +381,221 @@ DISTRIBUTIONS = {
     lambda logits, batch_shape: tfd.Sample(tfd.Bernoulli(logits=logits), 3),
     8,
   ),
+  'Independent-OneHotCategorical': DistributionRow(
+    _numbers(2, 3),
+    lambda x, batch_shape: tfd.Independent(tfd.OneHotCategorical(logits=x), 1),
+    9,
+  ),
+  'Independent-Bernoulli': DistributionRow(
+    _numbers(3),
+    lambda x, batch_shape: tfd.Independent(tfd.Bernoulli(logits=x), 1),
+    8,
+  ),
   'nested': DistributionRow(_numbers(2), _nested, math.inf),
   'nested-finite': DistributionRow(_numbers(2, 2), _nested_finite, 16),
+}
+
+# Those whose atoms have a relaxation.
+RELAXABLE = (
+  'OneHotCategorical',
+  'OneHotCategorical-probs',
+  'Bernoulli',
+  'Bernoulli-probs',
+  'Sample',
+  'Independent-OneHotCategorical',
+  'Independent-Bernoulli',
+)
+
+SAMPLERS = {
+  name: getattr(tfp_rb.samplers, name)
+  for name in ('IID', 'Stratified', 'WithoutReplacement')
+}
+
+
+class Family(NamedTuple):
+  """A batch of distributions, twice.
+
+  Attributes:
+    parameters: List of arrays.
+    distribution: Callable, `Tensor`s with any dimensions in front to a `tfd`
+      distribution.
+    tables: Callable, arrays to a list of tables, one for each batch member.
+    num_values: Python `int` `K`, values of the largest row.
+  """
+
+  parameters: list
+  distribution: Callable
+  tables: Callable
+  num_values: int
+
+
+def _array(*rows):
+  return np.array(rows, np.float64)
+
+
+_LOGITS = _array([0.3, 1.1, -0.5, 0.0], [2.5, -1.0, 0.2, 0.9])
+_OUTCOMES = _array(-1.0, 0.5, 2.0, 3.0)
+_COUNTS = _array(2.0, 1.0)  # rows whose supports differ
+_U_SHAPED = _array(3.0, 1.0)
+
+
+def _of_rows(table):
+  """Tables of a family whose rows are those of its parameters."""
+  return lambda *parameters: [table(*row) for row in zip(*parameters)]
+
+
+def _sites_of(table):
+  """A table of the product of independent sites, one for each parameter."""
+  return lambda row: reference.product([table(p) for p in row])
+
+
+def _repeated(table, num):
+  return lambda row: reference.product([table(row)] * num)
+
+
+FAMILIES = {
+  'Categorical': Family(
+    [_LOGITS],
+    lambda logits: tfd.Categorical(logits=logits),
+    _of_rows(reference.categorical),
+    4,
+  ),
+  'Categorical_by_probs': Family(
+    [_LOGITS],
+    lambda logits: tfd.Categorical(probs=tf.nn.softmax(logits)),
+    _of_rows(reference.categorical),
+    4,
+  ),
+  'Categorical_of_3': Family(
+    [_LOGITS[:, :3]],
+    lambda logits: tfd.Categorical(logits=logits),
+    _of_rows(reference.categorical),
+    3,
+  ),
+  'OneHotCategorical': Family(
+    [_LOGITS],
+    lambda logits: tfd.OneHotCategorical(logits=logits, dtype=tf.float64),
+    _of_rows(reference.one_hot_categorical),
+    4,
+  ),
+  'Bernoulli': Family(
+    [_array(0.4, -1.3)],
+    lambda logits: tfd.Bernoulli(logits=logits),
+    _of_rows(reference.bernoulli),
+    2,
+  ),
+  'Bernoulli_by_probs': Family(
+    [_array(0.4, -1.3)],
+    lambda logits: tfd.Bernoulli(probs=tf.sigmoid(logits)),
+    _of_rows(reference.bernoulli),
+    2,
+  ),
+  'FiniteDiscrete': Family(
+    [_LOGITS],
+    lambda logits: tfd.FiniteDiscrete(tf.constant(_OUTCOMES), logits=logits),
+    _of_rows(lambda row: reference.finite_discrete(_OUTCOMES, row)),
+    4,
+  ),
+  'OrderedLogistic': Family(
+    [_array([-0.7, 0.2, 1.4], [-1.0, -0.1, 0.3]), _array(0.3, -0.8)],
+    lambda cutpoints, location: tfd.OrderedLogistic(cutpoints, location),
+    _of_rows(reference.ordered_logistic),
+    4,
+  ),
+  'BetaBinomial': Family(
+    # U-shaped in the first row.
+    [_array(0.4, 2.0), _array(0.3, 1.2)],
+    lambda a, b: tfd.BetaBinomial(tf.constant(_U_SHAPED), a, b),
+    lambda a, b: _of_rows(reference.beta_binomial)(_U_SHAPED, a, b),
+    4,
+  ),
+  'Binomial': Family(
+    [_array(0.4, -0.9)],
+    lambda logits: tfd.Binomial(tf.constant(_COUNTS), logits=logits),
+    lambda logits: _of_rows(reference.binomial)(_COUNTS, logits),
+    3,
+  ),
+  'Binomial_by_probs': Family(
+    [_array(0.4, -0.9)],
+    lambda logits: tfd.Binomial(tf.constant(_COUNTS), probs=tf.sigmoid(logits)),
+    lambda logits: _of_rows(reference.binomial)(_COUNTS, logits),
+    3,
+  ),
+  'Shift_of_Binomial': Family(
+    # The shift is a parameter too, and has a batch that the base lacks.
+    [_array(0.4), _array(1.5, -0.5)],
+    lambda logits, shift: tfb.Shift(shift)(
+      tfd.Binomial(tf.constant(2.0, tf.float64), logits=logits)
+    ),
+    lambda logits, shift: [
+      reference.shifted(reference.binomial(2, logits[0]), s) for s in shift
+    ],
+    3,
+  ),
+  'Shift_of_Categorical': Family(
+    [_LOGITS],
+    lambda logits: tfb.Shift(tf.constant(5))(tfd.Categorical(logits=logits)),
+    _of_rows(lambda row: reference.shifted(reference.categorical(row), 5)),
+    4,
+  ),
+  'BatchReshape': Family(
+    [np.concatenate([_LOGITS, _LOGITS[:, ::-1]])[:, :3]],
+    lambda logits: tfd.BatchReshape(
+      tfd.Categorical(logits=logits), [*logits.shape[:-2], 2, 2]
+    ),
+    _of_rows(reference.categorical),
+    3,
+  ),
+  'BatchBroadcast': Family(
+    [_LOGITS[:, np.newaxis, :3]],
+    lambda logits: tfd.BatchBroadcast(
+      tfd.OneHotCategorical(logits=logits, dtype=tf.float64),
+      [*logits.shape[:-3], 2, 3],
+    ),
+    lambda logits: [
+      reference.one_hot_categorical(row[0]) for row in logits for _ in range(3)
+    ],
+    3,
+  ),
+  'Independent_Bernoulli': Family(
+    [_array([0.4, -1.3], [2.1, 0.2])],
+    lambda logits: tfd.Independent(tfd.Bernoulli(logits=logits), 1),
+    _of_rows(_sites_of(reference.bernoulli)),
+    4,
+  ),
+  'Independent_Categorical': Family(
+    [np.stack([_LOGITS[:, :3], _LOGITS[:, 1:]])],
+    lambda logits: tfd.Independent(tfd.Categorical(logits=logits), 1),
+    _of_rows(_sites_of(reference.categorical)),
+    9,
+  ),
+  'Independent_Binomial': Family(
+    # Sites whose supports differ: 6 of the 9 pairs are possible.
+    [_array([0.4, -0.9], [-1.5, 0.1])],
+    lambda logits: tfd.Independent(
+      tfd.Binomial(tf.constant(_COUNTS), logits=logits), 1
+    ),
+    _of_rows(
+      lambda row: reference.product(
+        [reference.binomial(n, p) for n, p in zip(_COUNTS, row)]
+      )
+    ),
+    9,
+  ),
+  'Sample_Bernoulli': Family(
+    [_array(0.4, -1.3)],
+    lambda logits: tfd.Sample(tfd.Bernoulli(logits=logits), 3),
+    _of_rows(_repeated(reference.bernoulli, 3)),
+    8,
+  ),
+  'Sample_of_Independent': Family(
+    [_array([0.4, -1.3], [2.1, 0.2])],
+    lambda logits: tfd.Sample(
+      tfd.Independent(tfd.Bernoulli(logits=logits), 1), 2
+    ),
+    _of_rows(_repeated(_sites_of(reference.bernoulli), 2)),
+    16,
+  ),
 }
 
 

@@ -9,10 +9,8 @@ import types
 import typing
 
 from tfp_rb import baselines, samplers, testing, vi
-from tfp_rb._atoms import Atoms
 from tfp_rb._expectation import expectation
-from tfp_rb._local_expectation import local_expectation
-from tfp_rb._rao_blackwell import rao_blackwellize
+from tfp_rb.designs import Atoms
 from tfp_rb.estimators import (
   DARN,
   NVIL,
@@ -26,6 +24,8 @@ from tfp_rb.estimators import (
   GumbelSoftmax,
   MuProp,
   ReinMax,
+  local_expectation,
+  rao_blackwellize,
 )
 from tfp_rb.partitions import Partition, RegisterPartition, partition
 from tfp_rb.version import __version__

@@ -2,13 +2,16 @@
 
 import tensorflow as tf
 
-from tfp_rb import _checks, _evaluations, _gradient, _random, baselines
-from tfp_rb._rao_blackwell import rao_blackwellize
-from tfp_rb._types import Distribution, Integrand, Seed, do_not_convert
+from tfp_rb import baselines
+from tfp_rb.designs import CheckedIntegrand
 from tfp_rb.estimators import REINFORCE
-from tfp_rb.estimators.base import Estimate, GradientEstimator
+from tfp_rb.estimators.base import GradientEstimator, check_estimator
+from tfp_rb.estimators.rao_blackwell import rao_blackwellize
+from tfp_rb.internal import checks, gradients, random, shapes
+from tfp_rb.internal.types import Distribution, Integrand, Seed, do_not_convert
+from tfp_rb.partitions import check_discrete
 
-__all__ = ['expectation']
+__all__ = ['estimate_at', 'expectation']
 
 
 @do_not_convert
@@ -66,57 +69,35 @@ def expectation(
   tape.gradient(loss, logits)  # ==> [ 0.104  -0.2069  0.1029]
   ```
   """
-  if not callable(f):
-    raise TypeError(
-      f'`f` must be callable, but is {f!r}. Pass a function of the atoms, e.g. '
-      '`lambda z: tf.gather(cost, z)`.'
-    )
-  _checks.check_discrete(distribution)
+  checks.check_callable(f, 'f', 'lambda z: tf.gather(cost, z)')
+  check_discrete(distribution)
   if estimator is None:
     estimator = rao_blackwellize(
-      REINFORCE(baseline=baselines.LeaveOneOut(), num_samples=2), num_summed=1
+      REINFORCE(baselines.LeaveOneOut(), num_samples=2), num_summed=1
     )
-  if not isinstance(estimator, GradientEstimator):
-    raise TypeError(
-      '`estimator` must be a `tfp_rb.GradientEstimator`, but is '
-      f'{estimator!r}. Write, for example, `tfp_rb.REINFORCE()`.'
-    )
+  check_estimator(estimator)
   with tf.name_scope(name or 'expectation'):
-    atom_seed, noise_seed = _random.split_seed(seed, n=2)
+    atom_seed, noise_seed = random.split_seed(seed, n=2)
     atoms = estimator.sample_atoms(distribution, atom_seed)
-    f = _checks.checked_function(_evaluations.counted(f), distribution)
-    estimate = estimator.evaluate(f, distribution, atoms, noise_seed)
-    _check_estimate(estimate, atoms, estimator)
-    value, surrogate, auxiliary = estimate
-    # Half precision is summed in the dtype of the weights.
-    dtype = max(value.dtype, atoms.weights.dtype, key=lambda d: d.size)
-    weights = tf.cast(atoms.weights, dtype)
-    total, surrogate = (
-      tf.reduce_sum(weights * tf.cast(x, dtype), axis=0)
-      for x in (value, surrogate)
-    )
-    if auxiliary is None:
-      auxiliary = tf.zeros_like(total)
-    result = _gradient.value_with_gradient_of(
-      total, surrogate, tf.cast(auxiliary, dtype)
-    )
-    return tf.cast(result, value.dtype)
+    return estimate_at(atoms, f, distribution, estimator, noise_seed)
 
 
-def _check_estimate(estimate, atoms, estimator):
-  """Raises unless an estimator of the user's does what it has to."""
-  name = type(estimator).__name__
-  if not isinstance(estimate, Estimate):
-    raise TypeError(
-      f'`{name}.evaluate` must return a `tfp_rb.Estimate`, but returned '
-      f'{estimate!r}. Write `tfp_rb.Estimate(value, surrogate)`.'
-    )
-  expected = atoms.weights.shape
-  for part in ('value', 'surrogate'):
-    shape = tf.convert_to_tensor(getattr(estimate, part)).shape
-    if not shape.is_compatible_with(expected):
-      raise ValueError(
-        f'`{part}` of the `Estimate` of `{name}` must have shape '
-        f'[m] + batch_shape, {expected}, but has {shape}. Sum over the event '
-        'only.'
-      )
+def estimate_at(atoms, f, distribution, estimator, seed):
+  """Returns the estimate, given the atoms.
+
+  Args:
+    atoms: What `estimator.sample_atoms` returned.
+    f: Callable of atoms.
+    distribution: The distribution.
+    estimator: A `GradientEstimator`.
+    seed: Stateless seed, `int32[2]`, of noise beside the atoms.
+
+  Returns:
+    expectation: `Tensor` of `batch_shape`.
+  """
+  batch_shape = shapes.as_list(atoms.weights)[1:]
+  f = CheckedIntegrand(f, batch_shape)
+  estimate = estimator.evaluate(f, distribution, atoms, seed)
+  value, surrogate, auxiliary = estimator.combine(estimate, atoms)
+  result = gradients.value_with_gradient_of(value, surrogate, auxiliary)
+  return tf.cast(result, estimate.value.dtype)

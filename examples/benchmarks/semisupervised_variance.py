@@ -34,7 +34,7 @@ FLAGS = flags.FLAGS
 
 
 def _score(baseline=None, num_samples=1, **split):
-  estimator = tfp_rb.REINFORCE(baseline, num_samples=num_samples)
+  estimator = tfp_rb.REINFORCE(baseline=baseline, num_samples=num_samples)
   return tfp_rb.rao_blackwellize(estimator, **split) if split else estimator
 
 

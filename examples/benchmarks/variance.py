@@ -107,12 +107,12 @@ ESTIMATORS = {
     IID,
   ),
   'leave-one-out': (
-    lambda m: tfp_rb.REINFORCE(loo(), num_samples=m),
+    lambda m: tfp_rb.REINFORCE(baseline=loo(), num_samples=m),
     plain,
     IID,
   ),
   'leave-one-out, without replacement': (
-    lambda m: tfp_rb.REINFORCE(loo(), num_samples=m),
+    lambda m: tfp_rb.REINFORCE(baseline=loo(), num_samples=m),
     plain,
     SET,
   ),
@@ -132,20 +132,25 @@ ESTIMATORS = {
     IID,
   ),
   'REBAR': (
-    lambda m: tfp_rb.REBAR(temperature(), tf.Variable(1.0), num_samples=m),
+    lambda m: tfp_rb.REBAR(
+      temperature(), scale=tf.Variable(1.0), num_samples=m
+    ),
     lambda k, m: k + 2 * m,
     IID,
   ),
   'REBAR, not restricted': (
     lambda m: tfp_rb.REBAR(
-      temperature(), tf.Variable(1.0), restricted=False, num_samples=m
+      temperature(), scale=tf.Variable(1.0), restricted=False, num_samples=m
     ),
     lambda k, m: 2 * (k + m),
     IID,
   ),
   'RELAX': (
     lambda m: tfp_rb.RELAX(
-      control_variate(), temperature(), tf.Variable(1.0), num_samples=m
+      control_variate(),
+      temperature=temperature(),
+      scale=tf.Variable(1.0),
+      num_samples=m,
     ),
     plain,
     IID,
@@ -153,8 +158,8 @@ ESTIMATORS = {
   'RELAX, not restricted': (
     lambda m: tfp_rb.RELAX(
       control_variate(),
-      temperature(),
-      tf.Variable(1.0),
+      temperature=temperature(),
+      scale=tf.Variable(1.0),
       restricted=False,
       num_samples=m,
     ),
@@ -178,7 +183,7 @@ ESTIMATORS = {
     IID,
   ),
   'Gumbel-softmax, relaxed': (
-    lambda m: tfp_rb.GumbelSoftmax(0.5, False, num_samples=m),
+    lambda m: tfp_rb.GumbelSoftmax(0.5, straight_through=False, num_samples=m),
     plain,
     IID,
   ),

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tfp_rb._atoms import is_draw
+from tfp_rb.designs import is_draw
 
 __all__ = ['DrawsAndSums', 'check_level', 'draws_and_sums', 'mean_over_draws']
 

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tfp_rb._atoms import Atoms
-from tfp_rb._config import Configurable
-from tfp_rb._types import Distribution
+from tfp_rb.designs import Atoms
+from tfp_rb.internal.config import Configurable
+from tfp_rb.internal.types import Distribution
 
 __all__ = ['Baseline', 'Correction']
 

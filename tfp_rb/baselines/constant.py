@@ -3,10 +3,10 @@
 import numpy as np
 import tensorflow as tf
 
-from tfp_rb._atoms import Atoms
-from tfp_rb._types import Distribution, Numeric
 from tfp_rb.baselines._draws import check_level
 from tfp_rb.baselines.base import Baseline, Correction
+from tfp_rb.designs import Atoms
+from tfp_rb.internal.types import Distribution, Numeric
 
 __all__ = ['Constant', 'as_baseline']
 
@@ -44,7 +44,7 @@ class Constant(Baseline):
   ```
   """
 
-  def __init__(self, level: Numeric = 0.0, name: str | None = None) -> None:
+  def __init__(self, level: Numeric = 0.0, *, name: str | None = None) -> None:
     """Makes the baseline.
 
     Args:

@@ -2,9 +2,9 @@
 
 import tensorflow as tf
 
-from tfp_rb._atoms import Atoms
-from tfp_rb._types import Distribution
 from tfp_rb.baselines.base import Baseline, Correction
+from tfp_rb.designs import Atoms
+from tfp_rb.internal.types import Distribution
 
 __all__ = ['IndependentSample']
 
@@ -31,7 +31,7 @@ class IndependentSample(Baseline):
       distributions. ICML 2019, section 5. https://arxiv.org/abs/1810.04777
   """
 
-  def __init__(self, shared: bool = True, name: str | None = None) -> None:
+  def __init__(self, shared: bool = True, *, name: str | None = None) -> None:
     """Makes the baseline.
 
     Args:

@@ -2,10 +2,10 @@
 
 import tensorflow as tf
 
-from tfp_rb._atoms import Atoms
-from tfp_rb._types import Distribution, Numeric
 from tfp_rb.baselines._draws import mean_over_draws
 from tfp_rb.baselines.base import Baseline, Correction
+from tfp_rb.designs import Atoms
+from tfp_rb.internal.types import Distribution, Numeric
 
 __all__ = ['Learned']
 
@@ -32,7 +32,7 @@ class Learned(Baseline):
   """
 
   def __init__(
-    self, initial_value: Numeric = 0.0, name: str | None = None
+    self, initial_value: Numeric = 0.0, *, name: str | None = None
   ) -> None:
     """Makes the baseline.
 

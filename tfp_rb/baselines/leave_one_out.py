@@ -4,10 +4,10 @@ from typing import Literal
 
 import tensorflow as tf
 
-from tfp_rb._atoms import Atoms
-from tfp_rb._types import Distribution
 from tfp_rb.baselines._draws import draws_and_sums
 from tfp_rb.baselines.base import Baseline, Correction
+from tfp_rb.designs import Atoms
+from tfp_rb.internal.types import Distribution
 
 __all__ = ['LeaveOneOut']
 
@@ -75,6 +75,7 @@ class LeaveOneOut(Baseline):
   def __init__(
     self,
     form: Literal['mixed', 'rest', 'all'] = 'mixed',
+    *,
     name: str | None = None,
   ) -> None:
     """Makes the baseline.

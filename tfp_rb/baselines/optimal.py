@@ -2,11 +2,10 @@
 
 import tensorflow as tf
 
-from tfp_rb._atoms import Atoms
-from tfp_rb._types import Distribution
 from tfp_rb.baselines._draws import draws_and_sums
 from tfp_rb.baselines.base import Baseline, Correction
-from tfp_rb.partitions.base import find_partition
+from tfp_rb.designs import Atoms
+from tfp_rb.internal.types import Distribution
 
 __all__ = ['Optimal']
 
@@ -47,7 +46,7 @@ class Optimal(Baseline):
     value: tf.Tensor,
     extra_value: tf.Tensor,
   ) -> Correction:
-    del extra_value
+    del distribution, extra_value
     parts = draws_and_sums('Optimal', atoms, value)
     if atoms.mean_of_others is not None:
       raise ValueError(
@@ -56,17 +55,8 @@ class Optimal(Baseline):
         'ones. Use `tfp_rb.samplers.IID()`, or another baseline, e.g. '
         '`baselines.IndependentSample()`.'
       )
-    score_norm_fn = find_partition(distribution, 0).score_norm
-    if score_norm_fn is None:
-      raise NotImplementedError(
-        f'`baselines.Optimal` needs the scores of '
-        f'`{type(distribution).__name__}`, but its partition has no '
-        '`score_norm`. Add it to the `Partition` that is registered, or use '
-        '`baselines.LeaveOneOut`.'
-      )
-    score_norm = tf.stop_gradient(
-      tf.cast(score_norm_fn(atoms.values), value.dtype)
-    )
+    score_norm = atoms.partition.score_norm(atoms.values)
+    score_norm = tf.stop_gradient(tf.cast(score_norm, value.dtype))
 
     def expected(x):
       return parts.summed(x) + parts.rest_weight * parts.mean_of_others(x)

@@ -5,14 +5,14 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tfp_rb import _checks
-from tfp_rb._rao_blackwell import rao_blackwellize
-from tfp_rb._types import Problem, TensorLike
 from tfp_rb.baselines import IndependentSample, LeaveOneOut, Optimal
 from tfp_rb.diagnostics._mass import rest_mass
 from tfp_rb.diagnostics._moments import enumerate_all, total_variance
-from tfp_rb.estimators.base import GradientEstimator, innermost
-from tfp_rb.partitions.base import find_partition
+from tfp_rb.estimators.base import GradientEstimator
+from tfp_rb.estimators.rao_blackwell import rao_blackwellize
+from tfp_rb.internal import checks
+from tfp_rb.internal.types import Problem, TensorLike
+from tfp_rb.partitions import partition_of
 
 __all__ = ['VarianceBound', 'variance_bounds']
 
@@ -105,7 +105,7 @@ def variance_bounds(
       'the number of evaluations by `budget`.'
     )
   if budget is not None:
-    budget = _checks.check_int(budget, 'budget', minimum=1)
+    budget = checks.check_int(budget, 'budget', minimum=1)
     _check_draws_share(estimator)
   parameters = [tf.convert_to_tensor(p) for p in parameters]
 
@@ -117,7 +117,7 @@ def variance_bounds(
 
   plain = variance_of_one_draw(0)
   _, distribution = problem(*parameters)
-  num_values = find_partition(distribution, 0).num_values
+  num_values = partition_of(distribution).num_values
   is_enough = budget is None or budget >= num_values
   masses = rest_mass(distribution, num_values if is_enough else budget - 1)
   rows = []
@@ -141,7 +141,7 @@ def variance_bounds(
 
 def _check_draws_share(estimator):
   """Refuses what has noise at summed atoms, or levels of the other draws."""
-  baseline = getattr(innermost(estimator), 'baseline', None)
+  baseline = getattr(estimator.unwrap(), 'baseline', None)
   is_own = isinstance(baseline, IndependentSample) and not baseline.shared
   if is_own or isinstance(baseline, LeaveOneOut | Optimal):
     raise ValueError(

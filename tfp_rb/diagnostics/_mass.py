@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from tfp_rb._types import Distribution
+from tfp_rb.internal.types import Distribution
 from tfp_rb.partitions.base import partition
 
 __all__ = ['rest_mass']

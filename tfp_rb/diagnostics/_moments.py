@@ -6,9 +6,10 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tfp_rb import _checks, _enumeration
-from tfp_rb._types import Problem, TensorLike
 from tfp_rb.estimators.base import GradientEstimator
+from tfp_rb.internal.types import Problem, TensorLike
+from tfp_rb.partitions import check_discrete
+from tfp_rb.testing import enumeration
 
 __all__ = [
   'GradientMoments',
@@ -101,7 +102,7 @@ def exact_moments(
   outcomes = enumerate_all(estimator, problem, parameters, most_outcomes)
   variance = total_variance(outcomes)
   mean = [g.sum(axis=0) for g in outcomes.weighted_gradients]
-  _, reference = _enumeration.exact_reference(problem, parameters)
+  _, reference = enumeration.exact_reference(problem, parameters)
   bias = float(np.linalg.norm(flat(mean) - flat(reference)))
   return GradientMoments(
     mean=mean,
@@ -117,7 +118,7 @@ def exact_moments(
 def enumerate_all(estimator, problem, parameters, most_outcomes):
   """Returns the `Outcomes` of an estimator, or says why it cannot."""
   _, distribution = problem(*parameters)
-  _checks.check_discrete(distribution)
+  check_discrete(distribution)
   if distribution.batch_shape.rank != 0:
     raise ValueError(
       '`problem` must have a distribution without a batch, since members of a '
@@ -127,7 +128,7 @@ def enumerate_all(estimator, problem, parameters, most_outcomes):
     )
   # Where the seed makes a difference, there is noise beside the draws.
   first, second = (
-    _enumeration.enumerate_outcomes(
+    enumeration.enumerate_outcomes(
       estimator, problem, parameters, most_outcomes, seed=(0, s)
     )
     for s in range(2)

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfp_rb import _checks
-from tfp_rb._evaluations import count_evaluations
-from tfp_rb._types import TensorLike
+from tfp_rb.designs.atoms import EVALUATION
 from tfp_rb.diagnostics._moments import GradientMoments, flat
+from tfp_rb.internal import checks
+from tfp_rb.internal.types import TensorLike
 
 __all__ = [
   'gradients_of',
@@ -49,8 +49,8 @@ def sampled_moments(
     seed: Python `int`, the first part of the seeds.
 
   Returns:
-    moments: `GradientMoments`. The evaluations of `f` are seen unless `loss` is
-      a `tf.function`.
+    moments: `GradientMoments`. The evaluations of `f` are counted in the graph
+      of `loss`; they are not seen where `loss` calls a `tf.function` or a loop.
 
   Raises:
     TypeError: `loss` is not callable, `num_pairs` is not an `int`, or
@@ -81,10 +81,10 @@ def sampled_moments(
       f'`loss` must be a callable of a seed, but is {loss!r}. Write, for '
       'example, `lambda seed: loss(estimator, seed)`.'
     )
-  num_pairs = _checks.check_int(num_pairs, 'num_pairs', minimum=2)
+  num_pairs = checks.check_int(num_pairs, 'num_pairs', minimum=2)
   variables = _as_tensorflow(variables)
   _check_reference(reference, variables)
-  seed = _checks.check_int(seed, 'seed', minimum=0)
+  seed = checks.check_int(seed, 'seed', minimum=0)
 
   @tf.function(autograph=False)
   def gradient(seed):
@@ -101,16 +101,25 @@ def sampled_moments(
     return gradients
 
   variance, interval, mean = measure_pairs(gradient, num_pairs, seed)
-  with count_evaluations() as numbers:
-    loss(tf.constant([seed, 0]))
   return GradientMoments(
     mean=_like(mean, variables),
     variance=variance,
     interval=interval,
     **_bias_of(mean, reference, variance / (2 * num_pairs)),
-    num_evaluations=sum(numbers) or None,
+    num_evaluations=_num_evaluations(gradient),
     is_exact=False,
   )
+
+
+def _num_evaluations(gradient):
+  """Counts the atoms at which a traced gradient evaluates `f`, if any."""
+  graph = gradient.get_concrete_function(tf.TensorSpec([2], tf.int32)).graph
+  numbers = [
+    operation.outputs[0].shape[0]
+    for operation in graph.get_operations()
+    if EVALUATION in operation.name.split('/')[-1]
+  ]
+  return None if None in numbers else sum(numbers) or None
 
 
 def _as_tensorflow(variables):

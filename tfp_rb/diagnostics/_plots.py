@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tfp_rb._types import TensorLike
 from tfp_rb.diagnostics._bounds import VarianceBound
 from tfp_rb.diagnostics._compare import Comparison
+from tfp_rb.internal.types import TensorLike
 
 if TYPE_CHECKING:  # matplotlib is loaded when something is plotted
   from matplotlib.axes import Axes

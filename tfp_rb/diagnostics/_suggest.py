@@ -2,14 +2,15 @@
 
 from typing import NamedTuple
 
-from tfp_rb import _checks, baselines
-from tfp_rb._rao_blackwell import rao_blackwellize
-from tfp_rb._types import Distribution, Integrand, StatelessSeed
+from tfp_rb import baselines
 from tfp_rb.diagnostics._closed_forms import proposition_2, variance
 from tfp_rb.diagnostics._support import tabulate
 from tfp_rb.estimators import REINFORCE, Exact
 from tfp_rb.estimators.base import GradientEstimator
-from tfp_rb.partitions.base import find_partition
+from tfp_rb.estimators.rao_blackwell import rao_blackwellize
+from tfp_rb.internal import checks
+from tfp_rb.internal.types import Distribution, Integrand, StatelessSeed
+from tfp_rb.partitions import check_discrete, partition_of
 
 __all__ = ['Option', 'Suggestion', 'suggest']
 
@@ -120,12 +121,12 @@ def suggest(
       f'`f` must be callable, but is {f!r}. Pass a function of the atoms, e.g. '
       '`lambda z: tf.gather(cost, z)`.'
     )
-  _checks.check_discrete(distribution)
-  budget = _checks.check_int(budget, 'budget', minimum=1)
-  most_evaluations = _checks.check_int(
+  check_discrete(distribution)
+  budget = checks.check_int(budget, 'budget', minimum=1)
+  most_evaluations = checks.check_int(
     most_evaluations, 'most_evaluations', minimum=1
   )
-  num_values = find_partition(distribution, 0).num_values
+  num_values = partition_of(distribution).num_values
   is_enough = num_values is not None and num_values <= most_evaluations
   if most_evaluations <= budget and not is_enough:
     raise ValueError(

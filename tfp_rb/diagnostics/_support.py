@@ -5,10 +5,9 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tfp_rb import _checks
-from tfp_rb._atoms import make_atoms
+from tfp_rb.designs import CheckedIntegrand, make_atoms
 from tfp_rb.diagnostics._closed_forms import Row
-from tfp_rb.partitions.base import find_partition
+from tfp_rb.partitions import partition_of
 
 __all__ = ['Support', 'tabulate']
 
@@ -45,7 +44,7 @@ def tabulate(f, distribution, num_best, most_evaluations, seed):
   Returns:
     support: A `Support`.
   """
-  num_values = find_partition(distribution, 0).num_values
+  num_values = partition_of(distribution).num_values
   with tf.GradientTape() as tape:
     best, is_whole = _list(distribution, num_values, num_best, most_evaluations)
     values, weights = best.values, best.weights
@@ -56,9 +55,9 @@ def tabulate(f, distribution, num_best, most_evaluations, seed):
       shares = tf.broadcast_to(share, [num_draws, *share.shape])
       values = tf.concat([values, draws], axis=0)
       weights = tf.concat([weights, shares], axis=0)
-    atoms = make_atoms(best, values, weights, values.shape[0])
+    atoms = make_atoms(best, best, values, weights, values.shape[0])
   scores = _scores(tape, atoms, distribution)
-  result = _checks.checked_function(f, distribution)(atoms.values)
+  result = CheckedIntegrand(f, best.batch_shape)(atoms.values)
   # Of members of a batch: [n, members, ...].
   size, members = values.shape[0], distribution.batch_shape.num_elements()
   flat = lambda x: np.reshape(np.asarray(x), [size, members, -1])
@@ -91,14 +90,14 @@ def tabulate(f, distribution, num_best, most_evaluations, seed):
 def _list(distribution, num_values, num_best, most_evaluations):
   """A partition into all values that have mass; else, into the best."""
   if num_values is not None and num_values <= most_evaluations:
-    return find_partition(distribution, num_values), True
+    return partition_of(distribution).best(num_values), True
   size = max(64, num_best + 1)
   while num_values is None and size <= most_evaluations:
-    every = find_partition(distribution, size)
+    every = partition_of(distribution).best(size)
     if np.max(every.rest_weight) < _NEGLIGIBLE:
       return every, True
     size *= 2
-  return find_partition(distribution, num_best), False
+  return partition_of(distribution).best(num_best), False
 
 
 def _scores(tape, atoms, distribution):

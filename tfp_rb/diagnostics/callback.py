@@ -7,9 +7,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfp_rb import _checks
-from tfp_rb._types import TensorLike
 from tfp_rb.diagnostics._pairs import gradients_of, measure_pairs
+from tfp_rb.internal import checks
+from tfp_rb.internal.types import TensorLike
 
 __all__ = ['GradientVariance']
 
@@ -69,9 +69,9 @@ class GradientVariance(keras.callbacks.Callback):
     self.log_dir = log_dir
     batch = tuple(batch) if isinstance(batch, list | tuple) else (batch,)
     self.batch = tuple(tf.convert_to_tensor(x) for x in batch)
-    self.every = _checks.check_int(every, 'every', minimum=1)
-    self.num_pairs = _checks.check_int(num_pairs, 'num_pairs', minimum=2)
-    self.seed = _checks.check_int(seed, 'seed', minimum=0)
+    self.every = checks.check_int(every, 'every', minimum=1)
+    self.num_pairs = checks.check_int(num_pairs, 'num_pairs', minimum=2)
+    self.seed = checks.check_int(seed, 'seed', minimum=0)
     self._writer = None
     self._gradient = None
 

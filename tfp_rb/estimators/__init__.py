@@ -4,8 +4,10 @@ from tfp_rb.estimators.base import Estimate, GradientEstimator
 from tfp_rb.estimators.darn import DARN
 from tfp_rb.estimators.exact import Exact
 from tfp_rb.estimators.gumbel_softmax import GumbelSoftmax
+from tfp_rb.estimators.local_expectation import local_expectation
 from tfp_rb.estimators.muprop import MuProp
 from tfp_rb.estimators.nvil import NVIL
+from tfp_rb.estimators.rao_blackwell import rao_blackwellize
 from tfp_rb.estimators.rebar import REBAR
 from tfp_rb.estimators.reinforce import REINFORCE
 from tfp_rb.estimators.reinmax import ReinMax
@@ -25,4 +27,6 @@ __all__ = [
   'REINFORCE',
   'RELAX',
   'ReinMax',
+  'local_expectation',
+  'rao_blackwellize',
 ]

@@ -1,18 +1,19 @@
 """DARN."""
 
 import tensorflow as tf
-import tensorflow_probability as tfp
 
-from tfp_rb import _gradient
-from tfp_rb._atoms import Atoms
-from tfp_rb._checks import is_wrapper
-from tfp_rb._types import Distribution, Integrand, StatelessSeed, TensorLike
-from tfp_rb.estimators._relaxed import value_and_slope, values_and_mean
+from tfp_rb.designs import Atoms
 from tfp_rb.estimators.base import Estimate, GradientEstimator
+from tfp_rb.estimators.relaxed import value_and_slope, values_and_mean
+from tfp_rb.internal import gradients
+from tfp_rb.internal.types import (
+  Distribution,
+  Integrand,
+  StatelessSeed,
+  TensorLike,
+)
 
 __all__ = ['DARN']
-
-tfd = tfp.distributions
 
 
 class DARN(GradientEstimator):
@@ -60,6 +61,7 @@ class DARN(GradientEstimator):
   def __init__(
     self,
     center: TensorLike | None = None,
+    *,
     num_samples: int = 1,
     name: str | None = None,
   ) -> None:
@@ -82,33 +84,29 @@ class DARN(GradientEstimator):
     atoms: Atoms,
     seed: StatelessSeed,
   ) -> Estimate:
-    del seed
-    values, mean = values_and_mean(atoms, distribution, self)
-    center = self._center(distribution, mean)
-    value, slope = value_and_slope(f, values, distribution, self)
+    del distribution, seed
+    values, mean = values_and_mean(atoms, self)
+    center = self._center(atoms, mean)
+    value, slope = value_and_slope(f, values, self)
     axes = list(range(value.shape.rank, values.shape.rank))
     signal = tf.stop_gradient(
       tf.reduce_sum(slope * (values - center), axis=axes)
     )
-    ratio = tf.cast(_gradient.likelihood_ratio(atoms.log_prob), value.dtype)
+    ratio = tf.cast(gradients.likelihood_ratio(atoms.log_prob), value.dtype)
     return Estimate(
       value,
       surrogate=value + tf.cast(signal, value.dtype) * (ratio - 1.0),
     )
 
-  def _center(self, distribution, mean):
+  def _center(self, atoms, mean):
     if self.center is not None:
       return tf.cast(tf.convert_to_tensor(self.center), mean.dtype)
-    site = distribution
-    while is_wrapper(site):
-      site = site.distribution
-    if isinstance(site, tfd.Bernoulli):
-      return tf.constant(0.5, mean.dtype)
-    if isinstance(site, tfd.OneHotCategorical):
-      return tf.constant(1.0 / mean.shape[-1], mean.dtype)
-    raise TypeError(
-      '`DARN` needs a `center` for a distribution other than `tfd.Bernoulli`, '
-      '`tfd.OneHotCategorical` and their products, but `distribution` is a '
-      f'`{type(distribution).__name__}`. Pass `center=`, the point from which '
-      '`f` is expanded; of a `tfd.Categorical` make a `tfd.OneHotCategorical`.'
-    )
+    relaxation = atoms.partition.relaxation()
+    if relaxation is None:
+      raise TypeError(
+        '`center` must be given to `DARN` for a distribution other than '
+        '`tfd.Bernoulli`, `tfd.OneHotCategorical` and their products; got a '
+        f'`{atoms.partition.name}`. Pass `center=`, the point from which `f` '
+        'is expanded; of a `tfd.Categorical` make a `tfd.OneHotCategorical`.'
+      )
+    return tf.cast(relaxation.center(), mean.dtype)

@@ -2,11 +2,11 @@
 
 import tensorflow as tf
 
-from tfp_rb import _gradient
-from tfp_rb._atoms import Atoms, make_atoms
-from tfp_rb._types import Distribution, Integrand, StatelessSeed
+from tfp_rb.designs import Atoms, everything
 from tfp_rb.estimators.base import Estimate, GradientEstimator
-from tfp_rb.partitions.base import find_partition
+from tfp_rb.internal import gradients
+from tfp_rb.internal.types import Distribution, Integrand, StatelessSeed
+from tfp_rb.partitions import Partition
 
 __all__ = ['Exact']
 
@@ -30,7 +30,7 @@ class Exact(GradientEstimator):
   ```
   """
 
-  def __init__(self, name: str | None = None) -> None:
+  def __init__(self, *, name: str | None = None) -> None:
     """Makes the estimator.
 
     Args:
@@ -38,21 +38,22 @@ class Exact(GradientEstimator):
     """
     super().__init__(name=name)
 
-  def sample_atoms(
-    self, distribution: Distribution, seed: StatelessSeed
-  ) -> Atoms:
+  def choose_atoms(self, whole: Partition, seed: StatelessSeed) -> Atoms:
     del seed
-    num_values = find_partition(distribution, 0).num_values
+    num_values = whole.best(0).num_values
     if num_values is None or num_values > _MOST_VALUES:
       found = num_values or 'infinitely many, or a number not known statically'
       raise ValueError(
-        f'`Exact` needs a `distribution` of at most {_MOST_VALUES} values, but '
-        f'`{type(distribution).__name__}` has {found}. Sum the most probable '
+        f'`distribution` must have at most {_MOST_VALUES} values for `Exact`; '
+        f'`{whole.name}` has {found}. Sum the most probable '
         'ones and draw the rest: '
         '`tfp_rb.rao_blackwellize(tfp_rb.REINFORCE(), num_summed=k)`.'
       )
-    every = find_partition(distribution, num_values)
-    return make_atoms(every, every.values, every.weights, num_values)
+    return everything(whole)
+
+  @property
+  def chooses_atoms(self) -> str:
+    return '`Exact` sums all values already.'
 
   def evaluate(
     self,
@@ -63,5 +64,5 @@ class Exact(GradientEstimator):
   ) -> Estimate:
     del distribution, seed
     value = f(atoms.values)
-    ratio = tf.cast(_gradient.likelihood_ratio(atoms.log_prob), value.dtype)
+    ratio = tf.cast(gradients.likelihood_ratio(atoms.log_prob), value.dtype)
     return Estimate(value, surrogate=value * ratio)

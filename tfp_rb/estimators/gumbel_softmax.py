@@ -2,13 +2,23 @@
 
 import tensorflow as tf
 
-from tfp_rb import _checks, _gradient
-from tfp_rb._atoms import Atoms
-from tfp_rb._logits import softmax
-from tfp_rb._types import Distribution, Integrand, StatelessSeed, Temperature
-from tfp_rb.estimators._relaxation import relaxation_of
-from tfp_rb.estimators._relaxed import RelaxedEstimator, value_and_slope
+from tfp_rb.designs import Atoms
 from tfp_rb.estimators.base import Estimate
+from tfp_rb.estimators.relaxed import (
+  RelaxedEstimator,
+  draw_noise,
+  given_rest,
+  relaxation_of,
+  softmax,
+  value_and_slope,
+)
+from tfp_rb.internal import checks, gradients
+from tfp_rb.internal.types import (
+  Distribution,
+  Integrand,
+  StatelessSeed,
+  Temperature,
+)
 
 __all__ = ['GumbelSoftmax']
 
@@ -73,6 +83,7 @@ class GumbelSoftmax(RelaxedEstimator):
   def __init__(
     self,
     temperature: Temperature,
+    *,
     straight_through: bool = True,
     num_noises: int = 1,
     restricted: bool | None = None,
@@ -97,9 +108,11 @@ class GumbelSoftmax(RelaxedEstimator):
       ValueError: `temperature` is not a positive scalar, or `num_noises` is
         out of range.
     """
-    super().__init__(temperature, restricted, num_samples, name)
+    super().__init__(
+      temperature, restricted=restricted, num_samples=num_samples, name=name
+    )
     self.straight_through = bool(straight_through)
-    self.num_noises = _checks.check_int(num_noises, 'num_noises', minimum=1)
+    self.num_noises = checks.check_int(num_noises, 'num_noises', minimum=1)
     if self.num_noises > 1 and not self.straight_through:
       raise ValueError(
         '`num_noises` must be 1 with `straight_through=False`, where every '
@@ -114,14 +127,16 @@ class GumbelSoftmax(RelaxedEstimator):
     atoms: Atoms,
     seed: StatelessSeed,
   ) -> Estimate:
-    relaxation = relaxation_of(distribution, type(self).__name__)
+    relaxation = relaxation_of(atoms, self)
     one_hot = relaxation.to_one_hot(atoms.values)
     log_probs, log_score = relaxation.log_probs[tf.newaxis], None
     if self.is_restricted(relaxation, atoms):
-      log_probs, log_rest, is_relaxed = relaxation.of_rest(atoms, one_hot)
+      log_probs, log_rest, is_relaxed = given_rest(
+        relaxation.log_probs, atoms, one_hot
+      )
       # The gradient of q(rest) E[f | rest], and plain score terms elsewhere.
       log_score = tf.where(is_relaxed, log_rest, atoms.log_prob)
-    noise = relaxation.noise(log_probs, one_hot, seed, self.num_noises)
+    noise = draw_noise(log_probs, one_hot, seed, self.num_noises)
     # Its derivative would be that of a biased loss; the schedule moves it.
     temperature = tf.stop_gradient(
       self.read_temperature(one_hot.dtype, distribution)
@@ -137,10 +152,8 @@ class GumbelSoftmax(RelaxedEstimator):
       inputs = one_hot + (relaxed - tf.stop_gradient(relaxed))
     if log_score is not None:
       inputs = tf.where(is_relaxed[..., tf.newaxis], inputs, one_hot)
-    value, _ = value_and_slope(
-      f, relaxation.to_event(inputs), distribution, self
-    )
+    value, _ = value_and_slope(f, relaxation.to_event(inputs), self)
     if log_score is None:
       return Estimate(value, surrogate=value)
-    ratio = tf.cast(_gradient.likelihood_ratio(log_score), value.dtype)
+    ratio = tf.cast(gradients.likelihood_ratio(log_score), value.dtype)
     return Estimate(value, surrogate=value * ratio)

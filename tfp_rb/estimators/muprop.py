@@ -2,11 +2,11 @@
 
 import tensorflow as tf
 
-from tfp_rb import _gradient
-from tfp_rb._atoms import Atoms
-from tfp_rb._types import Distribution, Integrand, StatelessSeed
-from tfp_rb.estimators._relaxed import value_and_slope, values_and_mean
+from tfp_rb.designs import Atoms
 from tfp_rb.estimators.base import Estimate, GradientEstimator
+from tfp_rb.estimators.relaxed import value_and_slope, values_and_mean
+from tfp_rb.internal import gradients
+from tfp_rb.internal.types import Distribution, Integrand, StatelessSeed
 
 __all__ = ['MuProp']
 
@@ -47,7 +47,7 @@ class MuProp(GradientEstimator):
 
   differentiates_f = True
 
-  def __init__(self, num_samples: int = 1, name: str | None = None) -> None:
+  def __init__(self, *, num_samples: int = 1, name: str | None = None) -> None:
     """Makes the estimator.
 
     Args:
@@ -63,11 +63,11 @@ class MuProp(GradientEstimator):
     atoms: Atoms,
     seed: StatelessSeed,
   ) -> Estimate:
-    del seed
-    values, mean = values_and_mean(atoms, distribution, self)
+    del distribution, seed
+    values, mean = values_and_mean(atoms, self)
     center = tf.stop_gradient(mean)[tf.newaxis]
     everything, slope = value_and_slope(
-      f, tf.concat([values, center], axis=0), distribution, self
+      f, tf.concat([values, center], axis=0), self
     )
     value, at_mean = everything[:-1], everything[-1:]
     slope = tf.stop_gradient(slope[-1:])
@@ -78,9 +78,9 @@ class MuProp(GradientEstimator):
       return tf.cast(tf.reduce_sum(terms, axis=axes), value.dtype)
 
     level = tf.stop_gradient(at_mean + along_slope(values - center))
-    ratio = tf.cast(_gradient.likelihood_ratio(atoms.log_prob), value.dtype)
+    ratio = tf.cast(gradients.likelihood_ratio(atoms.log_prob), value.dtype)
     # The expected value of what was subtracted, which moves with the mean.
     path = along_slope(mean[tf.newaxis] - center)
     return Estimate(
-      value, surrogate=value * ratio - level * (ratio - 1.0) + path
+      value, surrogate=value + (value - level) * (ratio - 1.0) + path
     )

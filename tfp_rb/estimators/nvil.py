@@ -6,11 +6,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfp_rb import _gradient
-from tfp_rb._atoms import Atoms, is_draw
-from tfp_rb._types import Distribution, Integrand, StatelessSeed
 from tfp_rb.baselines._draws import check_level, mean_over_draws
+from tfp_rb.designs import Atoms, is_draw
 from tfp_rb.estimators.base import Estimate, GradientEstimator
+from tfp_rb.internal import gradients
+from tfp_rb.internal.types import Distribution, Integrand, StatelessSeed
 
 __all__ = ['NVIL']
 
@@ -64,6 +64,7 @@ class NVIL(GradientEstimator):
   def __init__(
     self,
     baseline: tf.Tensor | tf.Variable | Callable[..., tf.Tensor],
+    *,
     center: bool = False,
     normalize: bool = False,
     num_samples: int = 1,
@@ -100,6 +101,9 @@ class NVIL(GradientEstimator):
         0.0, trainable=False, name='moving_variance'
       )
 
+  def bind(self, *inputs: Any) -> 'NVIL':
+    return self.with_inputs(*inputs)
+
   def with_inputs(self, *inputs: Any) -> 'NVIL':
     """Returns this estimator with `baseline(*inputs)` for its baseline.
 
@@ -120,7 +124,7 @@ class NVIL(GradientEstimator):
     atoms: Atoms,
     seed: StatelessSeed,
   ) -> Estimate:
-    del seed
+    del distribution, seed
     value = f(atoms.values)
     given = tf.convert_to_tensor(self._baseline_given_inputs())
     if given.shape.is_compatible_with(value.shape[1:] + [1]):
@@ -138,7 +142,7 @@ class NVIL(GradientEstimator):
         signal, level = signal - mean, level + mean
       if self.normalize:
         inverse_scale = tf.math.rsqrt(tf.maximum(variance, 1.0))
-    ratio = tf.cast(_gradient.likelihood_ratio(atoms.log_prob), value.dtype)
+    ratio = tf.cast(gradients.likelihood_ratio(atoms.log_prob), value.dtype)
     # Zero in value; its gradient is the score function's.
     move = (ratio - 1.0) * inverse_scale
     return Estimate(
@@ -148,16 +152,7 @@ class NVIL(GradientEstimator):
     )
 
   def _baseline_given_inputs(self):
-    if not callable(self.baseline):
-      return self.baseline
-    try:
-      return self.baseline()
-    except TypeError as error:
-      raise TypeError(
-        '`baseline` must be callable without arguments, or have been given '
-        f'them by `with_inputs`, but calling it failed: {error}. For a network '
-        "write `nvil.with_inputs(x)`, with this step's inputs."
-      ) from error
+    return self.baseline() if callable(self.baseline) else self.baseline
 
   def _update(self, signal, atoms):
     """Moves the averages by what the draws of the whole batch say."""

@@ -1,10 +1,12 @@
 """REBAR."""
 
+from typing import Any
+
 import tensorflow as tf
 
-from tfp_rb._types import Distribution, Integrand, Numeric, Temperature
-from tfp_rb.estimators._control_variate import RelaxedControlVariate
-from tfp_rb.estimators._relaxed import value_and_slope
+from tfp_rb.estimators.control_variate import RelaxedControlVariate
+from tfp_rb.estimators.relaxed import value_and_slope
+from tfp_rb.internal.types import Integrand, Numeric, Temperature
 
 __all__ = ['REBAR']
 
@@ -72,6 +74,7 @@ class REBAR(RelaxedControlVariate):
   def __init__(
     self,
     temperature: Temperature,
+    *,
     scale: Numeric = 1.0,
     restricted: bool | None = None,
     num_samples: int = 1,
@@ -92,9 +95,16 @@ class REBAR(RelaxedControlVariate):
       TypeError: `temperature` or `restricted` is of the wrong kind.
       ValueError: `temperature` is not a positive scalar.
     """
-    super().__init__(temperature, scale, restricted, num_samples, name)
+    super().__init__(
+      temperature,
+      scale=scale,
+      restricted=restricted,
+      num_samples=num_samples,
+      name=name,
+    )
 
   def control_variate_at(
-    self, f: Integrand, relaxed: tf.Tensor, distribution: Distribution
+    self, f: Integrand, relaxed: tf.Tensor, batch_shape: list[Any]
   ) -> tuple[tf.Tensor, tf.Tensor]:
-    return value_and_slope(f, relaxed, distribution, self)
+    del batch_shape
+    return value_and_slope(f, relaxed, self)

@@ -1,13 +1,20 @@
 """The score-function estimator."""
 
+from typing import Any
+
 import tensorflow as tf
 
-from tfp_rb import _gradient
-from tfp_rb._atoms import Atoms, draw_atoms
-from tfp_rb._types import Distribution, Integrand, Numeric, StatelessSeed
 from tfp_rb.baselines.base import Baseline
 from tfp_rb.baselines.constant import as_baseline
+from tfp_rb.designs import Atoms
 from tfp_rb.estimators.base import Estimate, GradientEstimator
+from tfp_rb.internal import gradients
+from tfp_rb.internal.types import (
+  Distribution,
+  Integrand,
+  Numeric,
+  StatelessSeed,
+)
 
 __all__ = ['REINFORCE']
 
@@ -53,22 +60,34 @@ class REINFORCE(GradientEstimator):
   def __init__(
     self,
     baseline: Baseline | Numeric | None = None,
+    /,
+    *,
     num_samples: int = 1,
     name: str | None = None,
+    **settings: Any,
   ) -> None:
     """Makes the estimator.
 
     Args:
-      baseline: One of `tfp_rb.baselines`, or a number or a `Tensor` of the
-        batch shape of the distribution, a constant. `None`: no baseline.
+      baseline: One of `tfp_rb.baselines`, or by keyword (`baseline=3.`) also a
+        number or a `Tensor` of the batch shape of the distribution, a
+        constant. `None`: no baseline.
       num_samples: Python `int`, the number of draws.
       name: Python `str`, name of the `tf.Module`.
+      **settings: `baseline`, as above.
 
     Raises:
       TypeError: `baseline` is none of the above.
     """
     super().__init__(num_samples=num_samples, name=name)
-    self.baseline = as_baseline(baseline)
+    self.baseline = _baseline_of(baseline, settings)
+
+  @classmethod
+  def _argument_names(cls):
+    return ['baseline', 'num_samples']
+
+  def num_extra(self, num_atoms: int) -> int:
+    return self.baseline.num_extra(num_atoms)
 
   def evaluate(
     self,
@@ -77,13 +96,12 @@ class REINFORCE(GradientEstimator):
     atoms: Atoms,
     seed: StatelessSeed,
   ) -> Estimate:
+    del seed
     num_atoms = atoms.weights.shape[0]
-    num_extra = self.baseline.num_extra(num_atoms)
     values = atoms.values
-    if num_extra:
+    if atoms.extra is not None:
       # One call of `f` for all: the baseline's draws ride along.
-      extra = draw_atoms(distribution, num_extra, seed).values
-      values = tf.concat([values, extra], axis=0)
+      values = tf.concat([values, atoms.extra], axis=0)
     everything = f(values)
     value, extra_value = everything[:num_atoms], everything[num_atoms:]
     correction = self.baseline.evaluate(
@@ -92,10 +110,34 @@ class REINFORCE(GradientEstimator):
       value=tf.stop_gradient(value),
       extra_value=tf.stop_gradient(extra_value),
     )
-    ratio = tf.cast(_gradient.likelihood_ratio(atoms.log_prob), value.dtype)
+    ratio = tf.cast(gradients.likelihood_ratio(atoms.log_prob), value.dtype)
     level = tf.stop_gradient(tf.cast(correction.level, value.dtype))
     return Estimate(
       value,
-      surrogate=value * ratio - level * (ratio - 1.0),
+      surrogate=value + (value - level) * (ratio - 1.0),
       auxiliary=correction.auxiliary,
     )
+
+
+def _baseline_of(positional, settings):
+  """Returns the `Baseline` that the constructor was given.
+
+  A number is accepted by keyword only: `REINFORCE(5)` reads as five draws.
+  """
+  unknown = set(settings) - {'baseline'}
+  if unknown:
+    raise TypeError(
+      f'`REINFORCE` has no argument `{unknown.pop()}`. It takes `baseline` and '
+      '`num_samples`.'
+    )
+  if positional is None:
+    return as_baseline(settings.get('baseline'))
+  if 'baseline' in settings:
+    raise TypeError('`baseline` was given twice.')
+  if not isinstance(positional, Baseline):
+    raise TypeError(
+      f'`baseline` must be one of `tfp_rb.baselines`; got {positional!r}. '
+      'Write `REINFORCE(baseline=...)` for a constant baseline, and '
+      '`REINFORCE(num_samples=...)` for the number of draws.'
+    )
+  return positional

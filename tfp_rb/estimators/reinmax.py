@@ -2,13 +2,21 @@
 
 import tensorflow as tf
 
-from tfp_rb._atoms import Atoms
-from tfp_rb._logits import softmax
-from tfp_rb._types import Distribution, Integrand, StatelessSeed, Temperature
-from tfp_rb.estimators._relaxation import linear_in, relaxation_of
-from tfp_rb.estimators._relaxed import value_and_slope
+from tfp_rb.designs import Atoms
 from tfp_rb.estimators.base import Estimate, GradientEstimator
+from tfp_rb.estimators.relaxed import (
+  linear_in,
+  relaxation_of,
+  softmax,
+  value_and_slope,
+)
 from tfp_rb.estimators.temperature import check_temperature, read_scalar
+from tfp_rb.internal.types import (
+  Distribution,
+  Integrand,
+  StatelessSeed,
+  Temperature,
+)
 
 __all__ = ['ReinMax']
 
@@ -53,6 +61,7 @@ class ReinMax(GradientEstimator):
   def __init__(
     self,
     temperature: Temperature = 1.0,
+    *,
     num_samples: int = 1,
     name: str | None = None,
   ) -> None:
@@ -80,7 +89,7 @@ class ReinMax(GradientEstimator):
     seed: StatelessSeed,
   ) -> Estimate:
     del seed
-    relaxation = relaxation_of(distribution, type(self).__name__)
+    relaxation = relaxation_of(atoms, self)
     one_hot = relaxation.to_one_hot(atoms.values)
     log_probs = relaxation.log_probs
     temperature = read_scalar(
@@ -95,9 +104,7 @@ class ReinMax(GradientEstimator):
       0.5 * (one_hot + tempered), log_probs
     ) - 0.5 * _softmax_path(probs, log_probs)
     inputs = one_hot + (moving - tf.stop_gradient(moving))
-    value, _ = value_and_slope(
-      f, relaxation.to_event(inputs), distribution, self
-    )
+    value, _ = value_and_slope(f, relaxation.to_event(inputs), self)
     return Estimate(value, surrogate=value)
 
 

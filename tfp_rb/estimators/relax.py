@@ -2,13 +2,15 @@
 
 from collections.abc import Callable
 import copy
+import inspect
 from typing import Any
 
 import tensorflow as tf
 
-from tfp_rb._types import Distribution, Integrand, Numeric, Temperature
-from tfp_rb.estimators._control_variate import RelaxedControlVariate
-from tfp_rb.estimators._relaxed import value_and_slope
+from tfp_rb.designs import CheckedIntegrand
+from tfp_rb.estimators.control_variate import RelaxedControlVariate
+from tfp_rb.estimators.relaxed import value_and_slope
+from tfp_rb.internal.types import Integrand, Numeric, Temperature
 
 __all__ = ['RELAX']
 
@@ -71,6 +73,7 @@ class RELAX(RelaxedControlVariate):
   def __init__(
     self,
     control_variate: Callable[..., tf.Tensor],
+    *,
     temperature: Temperature,
     scale: Numeric = 1.0,
     restricted: bool | None = None,
@@ -97,7 +100,13 @@ class RELAX(RelaxedControlVariate):
         the wrong kind.
       ValueError: `temperature` is not a positive scalar.
     """
-    super().__init__(temperature, scale, restricted, num_samples, name)
+    super().__init__(
+      temperature,
+      scale=scale,
+      restricted=restricted,
+      num_samples=num_samples,
+      name=name,
+    )
     if not callable(control_variate):
       raise TypeError(
         '`control_variate` must be a callable of relaxed one-hot vectors, but '
@@ -105,6 +114,13 @@ class RELAX(RelaxedControlVariate):
       )
     self.control_variate = control_variate
     self._inputs = ()
+
+  needs_vectors = True
+
+  def bind(self, *inputs: Any) -> 'RELAX':
+    # A control variate of the atoms alone is left as it is.
+    has_inputs = _num_arguments(self.control_variate) > 1
+    return self.with_inputs(*inputs) if has_inputs else self
 
   def with_inputs(self, *inputs: Any) -> 'RELAX':
     """Returns this estimator with `control_variate(atoms, *inputs)`.
@@ -122,13 +138,28 @@ class RELAX(RelaxedControlVariate):
     return bound
 
   def control_variate_at(
-    self, f: Integrand, relaxed: tf.Tensor, distribution: Distribution
+    self, f: Integrand, relaxed: tf.Tensor, batch_shape: list[Any]
   ) -> tuple[tf.Tensor, tf.Tensor]:
     del f
+
+    def network(x):
+      value = tf.convert_to_tensor(self.control_variate(x, *self._inputs))
+      # The output unit of a network is an axis of size 1.
+      has_unit = value.shape.rank == len(batch_shape) + 2
+      return (
+        tf.squeeze(value, -1) if has_unit and value.shape[-1] == 1 else value
+      )
+
     return value_and_slope(
-      lambda x: self.control_variate(x, *self._inputs),
-      relaxed,
-      distribution,
-      self,
-      'control_variate',
+      CheckedIntegrand(network, batch_shape, 'control_variate'), relaxed, self
     )
+
+
+def _num_arguments(function):
+  """The number of positional arguments without a default."""
+  call = getattr(function, 'call', function)  # that of a Keras layer
+  return sum(
+    p.default is p.empty
+    and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    for p in inspect.signature(call).parameters.values()
+  )

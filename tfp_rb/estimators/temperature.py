@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from tfp_rb._config import Configurable
+from tfp_rb.internal.config import Configurable
 
 __all__ = ['AnnealedTemperature', 'check_temperature', 'read_scalar']
 
@@ -37,7 +37,7 @@ class AnnealedTemperature(Configurable):
   """
 
   def __init__(
-    self, rate: float, floor: float = 0.5, name: str | None = None
+    self, rate: float, *, floor: float = 0.5, name: str | None = None
   ) -> None:
     """Makes the schedule.
 
@@ -63,6 +63,10 @@ class AnnealedTemperature(Configurable):
     self.rate = rate
     self.floor = floor
     self.step = tf.Variable(0, trainable=False, dtype=tf.int64, name='step')
+
+  def set_step(self, step: int | tf.Tensor) -> None:
+    """Sets the number of steps."""
+    self.step.assign(tf.cast(step, self.step.dtype))
 
   def __call__(self) -> tf.Tensor:
     """Returns the present temperature, a float32 scalar."""

@@ -6,9 +6,9 @@ from typing import Any, Literal, TypeVar
 import keras
 import tensorflow as tf
 
-from tfp_rb._config import deserialize, serialize
-from tfp_rb._types import StatelessSeed
 from tfp_rb.estimators.base import GradientEstimator
+from tfp_rb.internal.config import deserialize, serialize
+from tfp_rb.internal.types import StatelessSeed
 from tfp_rb.models._steps import over_batches
 from tfp_rb.models.estimator_layer import EstimatorLayer
 

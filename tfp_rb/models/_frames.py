@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from tfp_rb import _random
+from tfp_rb.internal import random
 
 __all__ = ['Frames']
 
@@ -36,7 +36,7 @@ class Frames:
       locations: `int32` `Tensor` of shape `[B]`.
     """
     num_places = max(1, self.size - self.window)
-    u = _random.uniform([2, tf.shape(digits)[0]], seed, tf.float32)
+    u = random.uniform([2, tf.shape(digits)[0]], seed, tf.float32)
     starts = tf.cast(u * float(num_places), tf.int32)
     starts = tf.minimum(starts, num_places - 1)  # u may round to 1
     row, column = tf.unstack(starts + self.half)

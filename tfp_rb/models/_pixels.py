@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from tfp_rb._types import StatelessSeed, TensorLike
+from tfp_rb.internal.types import StatelessSeed, TensorLike
 
 __all__ = ['binarize']
 

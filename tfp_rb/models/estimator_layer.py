@@ -1,16 +1,13 @@
 """A Keras layer that holds an estimator, and with it its variables."""
 
-import copy
-import inspect
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from tfp_rb._config import deserialize, serialize
-from tfp_rb.estimators import NVIL, RELAX, AnnealedTemperature
-from tfp_rb.estimators.base import GradientEstimator, innermost
+from tfp_rb.estimators.base import GradientEstimator, check_estimator
+from tfp_rb.internal.config import deserialize, serialize
 
 __all__ = ['EstimatorLayer']
 
@@ -45,11 +42,7 @@ class EstimatorLayer(keras.layers.Layer):
       ValueError: A network of the estimator is not built.
     """
     super().__init__(**kwargs)
-    if not isinstance(estimator, GradientEstimator):
-      raise TypeError(
-        '`estimator` must be a `GradientEstimator`, but is '
-        f'{estimator!r}. Pass e.g. `tfp_rb.REINFORCE()`, with parentheses.'
-      )
+    check_estimator(estimator)
     for module in (estimator, *estimator.submodules):
       for name, value in vars(module).items():
         if isinstance(value, keras.Layer) and not value.built:
@@ -72,12 +65,12 @@ class EstimatorLayer(keras.layers.Layer):
   @property
   def needs_vectors(self) -> bool:
     """Whether atoms have to be one-hot vectors of floating point."""
-    return self.differentiates_f or isinstance(innermost(self.estimator), RELAX)
+    return self.estimator.needs_vectors
 
   @property
   def differentiates_f(self) -> bool:
     """Whether atoms are points between these, too."""
-    return innermost(self.estimator).differentiates_f
+    return self.estimator.differentiates_f
 
   def at_step(
     self, step: int | tf.Tensor, inputs: tf.Tensor
@@ -92,10 +85,7 @@ class EstimatorLayer(keras.layers.Layer):
     Returns:
       estimator: A `GradientEstimator` that shares all variables.
     """
-    for module in (self.estimator, *self.estimator.submodules):
-      if isinstance(module, AnnealedTemperature):
-        module.step.assign(tf.cast(step, module.step.dtype))
-    return _with_inputs(self.estimator, inputs)
+    return self.estimator.at_step(step).bind(inputs)
 
   def get_config(self) -> dict[str, Any]:
     return {**super().get_config(), 'estimator': serialize(self.estimator)}
@@ -119,27 +109,3 @@ class EstimatorLayer(keras.layers.Layer):
       )
     for i, variable in enumerate(variables):
       variable.assign(store[str(i)])
-
-
-def _with_inputs(estimator, inputs):
-  if isinstance(estimator, NVIL) or (
-    isinstance(estimator, RELAX) and _asks_for_two(estimator.control_variate)
-  ):
-    return estimator.with_inputs(inputs)
-  if hasattr(estimator, 'estimator'):
-    bound = copy.copy(estimator)
-    bound.estimator = _with_inputs(estimator.estimator, inputs)
-    return bound
-  return estimator
-
-
-def _asks_for_two(function):
-  """Whether `function` has a second argument without a default."""
-  call = function.call if isinstance(function, keras.Layer) else function
-  needed = [
-    p
-    for p in inspect.signature(call).parameters.values()
-    if p.default is p.empty
-    and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-  ]
-  return len(needed) > 1

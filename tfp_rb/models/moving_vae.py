@@ -10,13 +10,13 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tfp_rb import _random
-from tfp_rb._checks import check_int
 from tfp_rb._expectation import expectation
-from tfp_rb._rao_blackwell import rao_blackwellize
-from tfp_rb._types import StatelessSeed
 from tfp_rb.baselines import IndependentSample
 from tfp_rb.estimators import REINFORCE, GradientEstimator
+from tfp_rb.estimators.rao_blackwell import rao_blackwellize
+from tfp_rb.internal import random
+from tfp_rb.internal.checks import check_int
+from tfp_rb.internal.types import StatelessSeed
 from tfp_rb.models._base import EstimatorModel
 from tfp_rb.models._convolutions import Convolutions
 from tfp_rb.models._frames import Frames
@@ -238,7 +238,7 @@ class MovingVAE(EstimatorModel):
       losses: `Tensor` of shape `[B]`.
       log_probs: `Tensor` of shape `[B, frame * frame]`.
     """
-    atom_seed, noise_seed = _random.split_seed(seed, n=2)
+    atom_seed, noise_seed = random.split_seed(seed, n=2)
     log_probs = self(frames)
     if self.estimator_layer.needs_vectors:
       q = tfd.OneHotCategorical(logits=log_probs, dtype=tf.float32)
@@ -269,7 +269,7 @@ class MovingVAE(EstimatorModel):
     step: int | tf.Tensor,
   ) -> tuple[tf.Tensor, tf.Tensor]:
     digits = self._digits(batch)
-    pixel_seed, place_seed, draw_seed = _random.split_seed(seed, n=3)
+    pixel_seed, place_seed, draw_seed = random.split_seed(seed, n=3)
     frames, _ = self.frames.place(binarize(digits, pixel_seed), place_seed)
     losses, log_probs = self.losses_of(frames, draw_seed, step)
     rest = 1.0 - tf.reduce_mean(tf.exp(tf.reduce_max(log_probs, axis=-1)))
@@ -291,7 +291,7 @@ class MovingVAE(EstimatorModel):
     self, data: tf.Tensor | tuple[tf.Tensor, ...]
   ) -> dict[str, tf.Tensor]:
     digits = self._digits(data if isinstance(data, tuple) else (data,))
-    seeds = _random.split_seed(self._test_seed(digits), n=3)
+    seeds = random.split_seed(self._test_seed(digits), n=3)
     frames, truth = self.frames.place(binarize(digits, seeds[0]), seeds[1])
     guess = tf.argmax(self(frames), axis=-1, output_type=tf.int32)
     loss = self.negative_bound(frames, guess[tf.newaxis], seeds[2])[0]

@@ -8,11 +8,11 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tfp_rb import _random
 from tfp_rb._expectation import expectation
-from tfp_rb._rao_blackwell import rao_blackwellize
-from tfp_rb._types import Seed, StatelessSeed, TensorLike
 from tfp_rb.estimators import REINFORCE, GradientEstimator
+from tfp_rb.estimators.rao_blackwell import rao_blackwellize
+from tfp_rb.internal import random
+from tfp_rb.internal.types import Seed, StatelessSeed, TensorLike
 from tfp_rb.models._base import EstimatorModel
 from tfp_rb.models._layers import MLP, ConcatDense
 from tfp_rb.models._pixels import binarize
@@ -195,7 +195,7 @@ class SemiSupervisedVAE(EstimatorModel):
       of_labeled: `Tensor`, one for each labeled image.
       log_probs: `Tensor` of shape `[B, classes]`, of the unlabeled images.
     """
-    atom_seed, noise_seed, labeled_seed = _random.split_seed(seed, n=3)
+    atom_seed, noise_seed, labeled_seed = random.split_seed(seed, n=3)
     # One product of matrices for all images.
     size = unlabeled.shape[0]
     if size is None:  # the last batch may be smaller
@@ -237,7 +237,7 @@ class SemiSupervisedVAE(EstimatorModel):
     unlabeled, labeled, labels = batch
     self._check(unlabeled, None, 'unlabeled')
     self._check(labeled, labels, 'labeled', 'labels')
-    draw_seed, *pixel_seeds = _random.split_seed(seed, n=3)
+    draw_seed, *pixel_seeds = random.split_seed(seed, n=3)
     unlabeled, labeled = (
       binarize(x, s)
       for x, s in zip((unlabeled, labeled), pixel_seeds, strict=True)
@@ -285,7 +285,7 @@ class SemiSupervisedVAE(EstimatorModel):
       )
     images, labels = data
     self._check(images, labels, 'images', 'labels')
-    pixel_seed, noise_seed = _random.split_seed(self._test_seed(images), n=2)
+    pixel_seed, noise_seed = random.split_seed(self._test_seed(images), n=2)
     images = binarize(images, pixel_seed)
     guess = tf.argmax(self(images), axis=-1, output_type=tf.int32)
     loss = self.negative_bound(
@@ -322,7 +322,7 @@ class SemiSupervisedVAE(EstimatorModel):
       )
     labels = tf.one_hot(labels, self.num_classes)
     if z is None:
-      (seed,) = _random.split_seed(seed, n=1)
+      (seed,) = random.split_seed(seed, n=1)
       z = tf.random.stateless_normal(
         [tf.shape(labels)[0], self.latent_dim], seed
       )

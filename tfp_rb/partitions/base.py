@@ -1,22 +1,42 @@
 """What a partition is, and the registry that finds one for a distribution."""
 
 from collections.abc import Callable
+import copy
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tfp_rb import _checks
-from tfp_rb._types import Distribution, Integrand, StatelessSeed, do_not_convert
+from tfp_rb.internal import checks, random, shapes
+from tfp_rb.internal.types import (
+  Distribution,
+  Integrand,
+  StatelessSeed,
+  do_not_convert,
+)
+from tfp_rb.partitions.relaxation import Relaxation
 
-__all__ = ['Partition', 'RegisterPartition', 'find_partition', 'partition']
+__all__ = [
+  'NotRegisteredError',
+  'Partition',
+  'RegisterPartition',
+  'Sampled',
+  'check_discrete',
+  'family_of',
+  'partition',
+  'partition_of',
+  'register',
+]
 
 tfd = tfp.distributions
 
-_REGISTRY = {}
+# The most values that are listed where a family has no way of its own to
+# exclude given values.
+_MOST_LISTED = 2**16
 
 
-class Partition(NamedTuple):
+class Partition:
   """The `k` most probable values of a distribution, and a way to draw the rest.
 
   ```none
@@ -26,36 +46,98 @@ class Partition(NamedTuple):
   The log-weights are constants: no gradient passes through them. A value of
   weight 0 may be anything; it is replaced before a user's function sees it.
 
+  A partition with `k = 0` stands for the whole distribution: `best(k)` and
+  `excluding(values)` make other partitions of the same distribution from it
+  and share its tables. The families of this library are subclasses that turn
+  uniforms into draws (`num_uniforms`, `rest_from_uniforms`).
+
   Attributes:
     values: `Tensor` of shape `[k] + batch_shape + event_shape`: distinct, most
       probable first. Ties go to the lowest value; in a product, to the one that
       departs from the best value at the later sites.
     log_weights: `Tensor` of shape `[k] + batch_shape`, `log q(value)`.
     log_rest: `Tensor` of `batch_shape`, log of the mass of all other values.
-    sample_rest: Callable `(num_draws, seed) -> values` of shape
-      `[num_draws] + batch_shape + event_shape`, independent draws from `q`
-      given that none of `values` is drawn; `None` if no other value exists.
     num_values: Python `int`, the size of the support (the largest in the
       batch), or `None` where it is infinite or not known statically.
-    log_prob: Callable, the differentiable `log q` of values of shape
-      `[m] + batch_shape + event_shape`; `None` stands for the distribution's.
-    score_norm: Callable, the squared norm of the score with respect to the
-      natural parameter (logits, log-rate, ...), up to a constant factor, of
-      the same values; needed by `baselines.Optimal` only.
-    excluding: Callable, the partition of the same distribution into given
-      values, `[n] + batch_shape + event_shape`, and all others; needed for a
-      set other than the best, and to draw without replacement, where the
-      support is not finite.
+    distribution: The distribution; filled in when the partition is found.
+    num_uniforms: Python `int`, the number of uniforms that make a draw from the
+      rest; `None` where draws are made from a seed only.
   """
 
-  values: tf.Tensor
-  log_weights: tf.Tensor
-  log_rest: tf.Tensor
-  sample_rest: Callable[[int, StatelessSeed], tf.Tensor] | None
-  num_values: int | None = None
-  log_prob: Integrand | None = None
-  score_norm: Integrand | None = None
-  excluding: Callable[[tf.Tensor], Any] | None = None  # to a `Partition`
+  distribution: Distribution | None = None
+  num_uniforms: int | None = None
+
+  def __init__(
+    self,
+    values: tf.Tensor,
+    log_weights: tf.Tensor,
+    log_rest: tf.Tensor,
+    sample_rest: Callable[[int, StatelessSeed], tf.Tensor] | None,
+    num_values: int | None = None,
+    log_prob: Integrand | None = None,
+    score_norm: Integrand | None = None,
+    excluding: Callable[[tf.Tensor], 'Partition'] | None = None,
+  ) -> None:
+    """Makes a partition from functions, for `RegisterPartition`.
+
+    Args:
+      values: See the attributes.
+      log_weights: See the attributes.
+      log_rest: See the attributes.
+      sample_rest: Callable `(num_draws, seed) -> values` of shape
+        `[num_draws] + batch_shape + event_shape`, independent draws from `q`
+        given that none of `values` is drawn; `None` if no other value exists.
+      num_values: See the attributes.
+      log_prob: Callable, the differentiable `log q` of values of shape
+        `[m] + batch_shape + event_shape`; `None` stands for the distribution's.
+      score_norm: Callable, the squared norm of the score with respect to the
+        natural parameter (logits, log-rate, ...), up to a constant factor, of
+        the same values; needed by `baselines.Optimal` only.
+      excluding: Callable, the partition of the same distribution into given
+        values, `[n] + batch_shape + event_shape`, and all others. It is needed
+        for a set other than the best, and to draw without replacement, where
+        the support is not finite.
+    """
+    self.values = values
+    self.log_weights = log_weights
+    self.log_rest = log_rest
+    self.num_values = num_values
+    self.has_rest = sample_rest is not None
+    self._sample_rest_fn = sample_rest
+    self._log_prob_fn = log_prob
+    self._score_norm_fn = score_norm
+    self._excluding_fn = excluding
+    self._function: Callable[..., Any] | None = None
+
+  def replace(self, **changes: Any) -> 'Partition':
+    """Returns a copy with other attributes."""
+    result = copy.copy(self)
+    vars(result).update(changes)
+    return result
+
+  def _replace(self, **changes: Any) -> 'Partition':
+    """Returns a partition of functions in which some are others.
+
+    For `RegisterPartition`, where a family is made of another one. The name is
+    that of a named tuple, which a partition once was.
+
+    Args:
+      **changes: Arguments of `Partition`.
+
+    Returns:
+      partition: A `Partition`.
+    """
+    present = {
+      'values': self.values,
+      'log_weights': self.log_weights,
+      'log_rest': self.log_rest,
+      'sample_rest': self.sample_rest,
+      'num_values': self.num_values,
+      'log_prob': self.log_prob,
+      'score_norm': self.score_norm,
+      'excluding': self.excluding,
+    }
+    return Partition(**(present | changes))
 
   @property
   def weights(self) -> tf.Tensor:
@@ -67,8 +149,314 @@ class Partition(NamedTuple):
     """`Tensor` of `batch_shape`, the probability of all other values."""
     return tf.exp(self.log_rest)
 
+  @property
+  def batch_shape(self) -> list[Any]:
+    """The batch shape: ints where known, scalar Tensors where not."""
+    return shapes.as_list(self.log_rest)
 
-_Function = TypeVar('_Function', bound=Callable[[Distribution, int], Partition])
+  @property
+  def sample_rest(self) -> Callable[[int, StatelessSeed], tf.Tensor] | None:
+    """Callable `(num_draws, seed) -> values`, independent draws from the rest.
+
+    The values have shape `[num_draws] + batch_shape + event_shape`. `None` if
+    there is no rest.
+    """
+    return self.draw_rest if self.has_rest else None
+
+  def draw_rest(self, num_draws: int, seed: StatelessSeed) -> tf.Tensor:
+    """Returns independent draws from the rest."""
+    if self.num_uniforms is None:
+      return self._sample_rest_fn(num_draws, seed)  # type: ignore[misc]
+    shape = [num_draws, *self.batch_shape, self.num_uniforms]
+    return self.rest_from_uniforms(random.uniform(shape, seed))
+
+  def rest_from_uniforms(self, u: tf.Tensor) -> tf.Tensor:
+    """Turns uniforms into draws from the rest.
+
+    Args:
+      u: `float64` `Tensor` of shape `[n] + batch_shape + [num_uniforms]`,
+        strictly between 0 and 1.
+
+    Returns:
+      values: `Tensor` of shape `[n] + batch_shape + event_shape`.
+    """
+    raise NotImplementedError(
+      f'The partition of `{self.name}` draws from a seed, not from uniforms. '
+      'Use `samplers.IID()`.'
+    )
+
+  @property
+  def name(self) -> str:
+    """The name of the class of the distribution."""
+    return type(self.distribution).__name__
+
+  def log_prob(self, values: tf.Tensor) -> tf.Tensor:
+    """Returns the differentiable `log q`, `[m] + batch_shape`."""
+    if self.distribution is not None and self.distribution.validate_args:
+      # The distribution checks itself and the values, as TFP would.
+      with tf.control_dependencies([self.distribution.log_prob(values)]):
+        return tf.identity(self._log_prob(values))
+    return self._log_prob(values)
+
+  def _log_prob(self, values):
+    log_prob = self._log_prob_fn or self.distribution.log_prob
+    return log_prob(values)
+
+  def score_norm(self, values: tf.Tensor) -> tf.Tensor:
+    """Returns the squared norm of the score, up to a constant factor."""
+    if self._score_norm_fn is None:
+      raise NotImplementedError(
+        f'`baselines.Optimal` needs the scores of `{self.name}`, but its '
+        'partition has no `score_norm`. Add it to the `Partition` that is '
+        'registered, or use `baselines.LeaveOneOut`.'
+      )
+    return self._score_norm_fn(values)
+
+  def best(self, num_summed: int) -> 'Partition':
+    """Returns the partition into the best values (or all) and the rest."""
+    return self._of_user(self._function(self.distribution, num_summed))
+
+  def _of_user(self, result):
+    """Completes what a function of the user returned."""
+    if not isinstance(result, Partition):
+      raise TypeError(
+        f'`{self._function.__name__}`, registered for `{self.name}`, must '
+        f'return a `tfp_rb.Partition`; got {result!r}.'
+      )
+    return result.replace(
+      distribution=self.distribution, _function=self._function
+    )
+
+  def excluding(self, values: tf.Tensor) -> 'Partition':
+    """Splits the support into `values`, whatever they are, and the rest.
+
+    Args:
+      values: `Tensor` of shape `[n] + batch_shape + event_shape`. A value that
+        is repeated is excluded once, but listed with its weight each time.
+
+    Returns:
+      partition: A `Partition` with these values.
+    """
+    if self._excluding_fn is not None:
+      return self._of_user(self._excluding_fn(values))
+    if self.num_values is None or self.num_values > _MOST_LISTED:
+      found = 'infinitely many' if self.num_values is None else self.num_values
+      raise NotImplementedError(
+        f'Values other than the best cannot be excluded from `{self.name}`: '
+        f'its partition has no `excluding`, and its {found} values are too '
+        'many to list. Add `excluding` to the `Partition` that is registered, '
+        'or use `num_summed` and `samplers.IID()`.'
+      )
+    return _Listed(self.best(self.num_values), values)
+
+  def truncated(self, num_summed: tf.Tensor) -> 'Partition':
+    """Returns the partition whose rest begins at another place in each row.
+
+    Args:
+      num_summed: `int32` `Tensor` of `batch_shape`: how many of `values` are
+        summed. The others belong to the rest.
+
+    Returns:
+      partition: A `Partition` with the same `values`, of which only the first
+        ones have weight.
+    """
+    return _Truncated(self, num_summed)
+
+  def mean(self) -> tf.Tensor:
+    """Returns the differentiable mean, `batch_shape + event_shape`."""
+    return tf.convert_to_tensor(self.distribution.mean())
+
+  def relaxation(self) -> Relaxation | None:
+    """Returns the relaxed form, or `None` where there is none."""
+    return None
+
+  def sites(self) -> 'Partition | None':
+    """Returns the whole of one factor, with the sites as its last batch axis.
+
+    `None` where the distribution is no product.
+    """
+    return None
+
+
+class _Listed(Partition):
+  """Given values, and a rest that is drawn from the list of the support."""
+
+  num_uniforms = 1
+
+  def __init__(self, every, values):
+    batch_rank = every.log_rest.shape.rank
+    equal = values[:, tf.newaxis] == every.values[tf.newaxis]
+    equal = tf.reduce_all(
+      equal, axis=list(range(2 + batch_rank, equal.shape.rank))
+    )  # [n, num_values] + batch_shape
+    masses = every.weights
+    self._masses = tf.where(
+      tf.reduce_any(equal, axis=0), tf.zeros_like(masses), masses
+    )
+    self._every = every
+    self.distribution = every.distribution
+    index = tf.argmax(tf.cast(equal, tf.int32), axis=1, output_type=tf.int32)
+    super().__init__(
+      # As listed, since the gradient by a shift passes through the values.
+      values=shapes.take(every.values, index),
+      log_weights=tf.where(
+        tf.reduce_any(equal, axis=1),
+        tf.stop_gradient(every.log_prob(values)),
+        tf.constant(-np.inf, every.log_weights.dtype),
+      ),
+      log_rest=tf.math.log(tf.reduce_sum(self._masses, axis=0)),
+      sample_rest=None,
+      num_values=every.num_values,
+    )
+    self.has_rest = True
+
+  def rest_from_uniforms(self, u):
+    rank = self.log_rest.shape.rank
+    rows = tf.transpose(self._masses, [*range(1, rank + 1), 0])
+    index = random.search_index(rows[tf.newaxis], u[..., 0])
+    return shapes.take(self._every.values, index)
+
+  def _log_prob(self, values):
+    return self._every.log_prob(values)
+
+  def score_norm(self, values):
+    return self._every.score_norm(values)
+
+  def best(self, num_summed):
+    return self._every.best(num_summed)
+
+  def excluding(self, values):
+    return _Listed(self._every, values)
+
+
+class _Truncated(Partition):
+  """The first values of another partition; the number differs by row."""
+
+  def __init__(self, longer, num_summed):
+    self._longer = longer
+    self.distribution = longer.distribution
+    weights = longer.weights
+    slots = tf.reshape(
+      tf.range(weights.shape[0]), [-1] + [1] * (weights.shape.rank - 1)
+    )
+    is_summed = slots < num_summed
+    nothing = tf.zeros_like(weights)
+    # Masses of the rest: of its listed values, then of what is not listed.
+    self._masses = tf.concat(
+      [
+        tf.where(is_summed, nothing, weights),
+        longer.rest_weight[tf.newaxis],
+      ],
+      axis=0,
+    )
+    self._num_listed = weights.shape[0]
+    if longer.num_uniforms is not None:
+      self.num_uniforms = 1 + longer.num_uniforms
+    super().__init__(
+      values=longer.values,
+      log_weights=tf.where(
+        is_summed, longer.log_weights, tf.constant(-np.inf, weights.dtype)
+      ),
+      log_rest=tf.math.log(tf.reduce_sum(self._masses, axis=0)),
+      sample_rest=None,
+      num_values=longer.num_values,
+    )
+    self.has_rest = longer.has_rest
+
+  def draw_rest(self, num_draws, seed):
+    if self.num_uniforms is not None:
+      return super().draw_rest(num_draws, seed)
+    choice_seed, rest_seed = random.split_seed(seed, n=2)
+    u = random.uniform([num_draws, *self.batch_shape], choice_seed)
+    return self._choose(u, self._longer.draw_rest(num_draws, rest_seed))
+
+  def rest_from_uniforms(self, u):
+    return self._choose(u[..., 0], self._longer.rest_from_uniforms(u[..., 1:]))
+
+  def _choose(self, u, unlisted):
+    """Takes a listed value, or else the one that is not listed."""
+    rank = self.log_rest.shape.rank
+    masses = tf.transpose(self._masses, [*range(1, rank + 1), 0])
+    index = random.search_index(masses[tf.newaxis], u)
+    listed = shapes.take(self.values, tf.minimum(index, self._num_listed - 1))
+    is_listed = shapes.with_event_rank(index < self._num_listed, listed)
+    return tf.where(is_listed, listed, unlisted)
+
+  def _log_prob(self, values):
+    return self._longer.log_prob(values)
+
+
+class Sampled(Partition):
+  """The whole of a distribution without partition: it can only be drawn."""
+
+  def __init__(self, distribution, error):
+    self.distribution = distribution
+    self._error = error
+    super().__init__(
+      values=None,  # type: ignore[arg-type]
+      log_weights=None,  # type: ignore[arg-type]
+      log_rest=None,  # type: ignore[arg-type]
+      sample_rest=lambda n, seed: tf.stop_gradient(
+        distribution.sample(n, seed=seed)
+      ),
+    )
+
+  def best(self, num_summed):
+    raise self._error
+
+  def excluding(self, values):
+    raise self._error
+
+  def score_norm(self, values):
+    raise self._error
+
+
+class NotRegisteredError(NotImplementedError):
+  """Raised for a distribution without partition."""
+
+
+class Family(NamedTuple):
+  """What is registered for a class of distributions.
+
+  Attributes:
+    whole: Callable, distribution to the whole `Partition`.
+    is_of_user: Whether it was registered by `RegisterPartition`.
+  """
+
+  whole: Callable[[Distribution], Partition]
+  is_of_user: bool
+
+
+_REGISTRY: dict[type, Family] = {}
+
+
+def plain_class(kind):
+  """Returns the class of which a wrapper of TFP may be an instance.
+
+  Around a distribution that is no `CompositeTensor`, as one of the user's,
+  `tfd.Independent` and its like make instances of a base class of theirs.
+
+  Args:
+    kind: A class of distributions.
+
+  Returns:
+    kind: That base class, where there is one.
+  """
+  base = kind.__mro__[1]
+  return base if base.__name__ == f'_{kind.__name__}' else kind
+
+
+def register(distribution_class):
+  """Returns a decorator for a callable from distribution to whole partition."""
+
+  def decorate(whole):
+    _REGISTRY[plain_class(distribution_class)] = Family(whole, False)
+    return whole
+
+  return decorate
+
+
+_Function = TypeVar('_Function', bound=Callable[[Any, int], Partition])
 
 
 class RegisterPartition:
@@ -113,52 +501,59 @@ class RegisterPartition:
     is_class = isinstance(distribution_class, type)
     if not is_class or not issubclass(distribution_class, tfd.Distribution):
       raise TypeError(
-        '`distribution_class` must be a class of distributions, but is '
+        '`distribution_class` must be a class of distributions; got '
         f'{distribution_class!r}. Write `@RegisterPartition(tfd.Categorical)`.'
       )
-    distribution_class = _checks.plain_class(distribution_class)
+    distribution_class = plain_class(distribution_class)
     if distribution_class in _REGISTRY:
       raise ValueError(
-        f'`{distribution_class.__name__.lstrip("_")}` has a partition already, '
-        f'`{_REGISTRY[distribution_class].__name__}`. Register a subclass '
+        '`distribution_class` has a partition already: '
+        f'`{distribution_class.__name__.lstrip("_")}`. Register a subclass '
         'instead.'
       )
     self._distribution_class = distribution_class
 
   def __call__(self, function: _Function) -> _Function:
     """Registers `function` and returns it unchanged."""
-    if not callable(function):
-      raise TypeError(
-        '`RegisterPartition` must decorate a function '
-        f'`(distribution, num_summed) -> Partition`, but got {function!r}.'
+    checks.check_callable(
+      function, 'function', 'def f(distribution, num_summed)'
+    )
+
+    def whole(distribution):
+      empty = Partition(None, None, None, None).replace(  # type: ignore
+        distribution=distribution, _function=function
       )
-    _REGISTRY[self._distribution_class] = function
+      return empty.best(0)
+
+    _REGISTRY[self._distribution_class] = Family(whole, True)
     return function
 
 
-def registered_function(distribution):
-  """The function registered for the nearest class in the MRO, or `None`."""
+def family_of(distribution):
+  """Returns the `Family` of the nearest class in the MRO, or `None`."""
   for kind in type(distribution).__mro__:
     if kind in _REGISTRY:
       return _REGISTRY[kind]
   return None
 
 
-def find_partition(distribution, num_summed):
-  """As `partition`, but returns fewer values where the support has fewer.
+def partition_of(distribution):
+  """Returns the whole partition of a distribution.
 
   Args:
     distribution: A discrete `tfp.distributions.Distribution`.
-    num_summed: Python `int`.
 
   Returns:
-    partition: A `Partition`, its `log_prob` filled in.
+    whole: A `Partition` with `k = 0`.
+
+  Raises:
+    NotRegisteredError: The distribution has none.
   """
-  function = registered_function(distribution)
-  if function is None:
+  family = family_of(distribution)
+  if family is None:
     kind = type(distribution).__name__
     known = ', '.join(sorted(c.__name__.lstrip('_') for c in _REGISTRY))
-    raise NotImplementedError(
+    raise NotRegisteredError(
       f'No partition is registered for `{kind}`, so its most probable values '
       'cannot be summed. Decorate a function with '
       f'`@tfp_rb.RegisterPartition({kind})` that takes the distribution and '
@@ -166,27 +561,26 @@ def find_partition(distribution, num_summed):
       '`num_summed=0` or by `tfp_rb.REINFORCE(num_samples=...)`, which needs '
       f'`sample` and `log_prob` alone. Registered: {known}.'
     )
-  result = function(distribution, num_summed)
-  if not isinstance(result, Partition):
+  whole = family.whole(distribution)
+  whole.distribution = distribution
+  return whole
+
+
+def check_discrete(distribution):
+  """Raises unless `distribution` is a TFP distribution that may be discrete."""
+  if not isinstance(distribution, tfd.Distribution):
     raise TypeError(
-      f'`{function.__name__}`, registered for `{type(distribution).__name__}`, '
-      f'must return a `tfp_rb.Partition`, but returned {result!r}.'
+      '`distribution` must be a `tfp.distributions.Distribution`; got '
+      f'{distribution!r}. Pass the distribution itself, e.g. '
+      '`tfd.Categorical(logits=logits)`.'
     )
-  if result.log_prob is None:
-    return result._replace(log_prob=distribution.log_prob)
-  if distribution.validate_args:
-    return result._replace(log_prob=_validated(distribution, result.log_prob))
-  return result
-
-
-def _validated(distribution, log_prob):
-  """Lets the distribution check itself and the values, as TFP would."""
-
-  def validated(values):
-    with tf.control_dependencies([distribution.log_prob(values)]):
-      return tf.identity(log_prob(values))
-
-  return validated
+  reparameterized = tfd.FULLY_REPARAMETERIZED
+  if distribution.reparameterization_type == reparameterized:
+    raise TypeError(
+      '`distribution` must be discrete; got the continuous and '
+      f'reparameterizable `{type(distribution).__name__}`. Use '
+      '`tfp.monte_carlo.expectation` for it.'
+    )
 
 
 @do_not_convert
@@ -221,14 +615,20 @@ def partition(distribution: Distribution, num_summed: int) -> Partition:
   p.rest_weight  # ==> 0.4104
   ```
   """
-  _checks.check_discrete(distribution)
-  num_summed = _checks.check_int(num_summed, 'num_summed', minimum=0)
-  result = find_partition(distribution, num_summed)
-  if result.values.shape[0] < num_summed:
-    found = result.values.shape[0]
+  check_discrete(distribution)
+  num_summed = checks.check_int(num_summed, 'num_summed', minimum=0)
+  return check_num_summed(
+    partition_of(distribution).best(num_summed), num_summed
+  )
+
+
+def check_num_summed(result, num_summed):
+  """Returns `result` unless it has fewer than `num_summed` values."""
+  found = result.values.shape[0]
+  if found < num_summed:
     raise ValueError(
       '`num_summed` must be at most the number of values of the distribution, '
-      f'{found}, but is {num_summed}. Use `num_summed={found}` or '
+      f'{found}; got {num_summed}. Use `num_summed={found}` or '
       '`tfp_rb.Exact()` to sum all.'
     )
   return result

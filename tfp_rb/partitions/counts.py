@@ -1,4 +1,4 @@
-"""Families of counts, each a `CountLaw`: what its window and tails are."""
+"""Families of counts, each a `Window`: what its odds and tails are."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -7,11 +7,11 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tfp_rb.partitions import _shapes
-from tfp_rb.partitions._window import CountLaw, partition_counts
-from tfp_rb.partitions.base import RegisterPartition
+from tfp_rb.internal import shapes
+from tfp_rb.partitions.base import register
+from tfp_rb.partitions.window import Window
 
-__all__ = []  # registers; there is nothing to call
+__all__ = ['Binomial', 'Geometric', 'NegativeBinomial', 'Poisson', 'Zipf']
 
 tfd = tfp.distributions
 
@@ -52,19 +52,31 @@ def _coin(q):
   )
 
 
-@RegisterPartition(tfd.Poisson)
-def partition_poisson(q, num_summed):
-  given = tf.convert_to_tensor(q.log_rate if q.rate is None else q.rate)
-  rate = tf.exp(_float64(given)) if q.rate is None else _float64(given)
+@register(tfd.Poisson)
+class Poisson(Window):
+  """`q(z) = rate^z exp(-rate) / z!`."""
 
-  def log_prob(z):
+  def __init__(self, q):
+    given = tf.convert_to_tensor(q.log_rate if q.rate is None else q.rate)
+    self._log_rate = _float64(given) if q.rate is None else None
+    self._rate = _float64(given)
     if q.rate is None:
-      power = tf.math.multiply_no_nan(_float64(given), z)
-    else:
-      power = tf.math.xlogy(z, rate)  # its gradient is finite at a rate of 0
-    return power - rate - tf.math.lgamma(z + 1.0)
+      self._rate = tf.exp(self._log_rate)
+    super().__init__(q, given, tf.floor(self._rate))
 
-  def tail(z, below):
+  def odds(self, z):
+    return self._rate, z
+
+  def log_mass(self, z):
+    if self._log_rate is not None:
+      power = tf.math.multiply_no_nan(self._log_rate, z)
+    else:
+      # Its gradient is finite at a rate of 0.
+      power = tf.math.xlogy(z, self._rate)
+    return power - self._rate - tf.math.lgamma(z + 1.0)
+
+  def tail_inside(self, z, below):
+    rate = self._rate
     return tf.where(
       rate > _LARGE_RATE,
       _large_poisson_tail(z, below, rate),
@@ -73,16 +85,8 @@ def partition_poisson(q, num_summed):
       ),
     )
 
-  law = CountLaw(
-    lowest=0.0,
-    highest=np.inf,
-    mode=tf.floor(rate),
-    odds=lambda z: (rate, z),
-    log_prob=log_prob,
-    tail=tail,
-    score=lambda z: z - rate,
-  )
-  return partition_counts(q, law, num_summed, given.dtype)
+  def score(self, z):
+    return z - self._rate
 
 
 def _large_poisson_tail(z, below, rate):
@@ -111,127 +115,140 @@ def _large_poisson_tail(z, below, rate):
   return 0.5 * tf.math.erfc(side * eta * tf.sqrt(0.5 * a)) + side * correction
 
 
-@RegisterPartition(tfd.NegativeBinomial)
-def partition_negative_binomial(q, num_summed):
-  total_count = _float64(q.total_count)
-  probs, failure, log_prob_of_coin = _coin(q)
+@register(tfd.NegativeBinomial)
+class NegativeBinomial(Window):
+  """The number of successes before `total_count` failures."""
 
-  def log_prob(z):
+  def __init__(self, q):
+    self._total_count = n = _float64(q.total_count)
+    self._coin = _coin(q)
+    mode = tf.floor((n - 1.0) * self._coin.probs / self._coin.failure)
+    super().__init__(q, q.total_count, tf.where(n > 1.0, mode, 0.0))
+
+  def odds(self, z):
+    return (z + self._total_count - 1.0) * self._coin.probs, z
+
+  def log_mass(self, z):
+    n = self._total_count
     return (
-      log_prob_of_coin(z, total_count)
-      - tf.math.log(total_count + z)
-      - tfp.math.lbeta(total_count, z + 1.0)
+      self._coin.log_prob(z, n)
+      - tf.math.log(n + z)
+      - tfp.math.lbeta(n, z + 1.0)
     )
 
-  def tail(z, below):
+  def tail_inside(self, z, below):
+    n = self._total_count
     return tf.math.betainc(
-      tf.where(below, total_count, z + 1.0),
-      tf.where(below, z + 1.0, total_count),
-      tf.where(below, failure, probs),
+      tf.where(below, n, z + 1.0),
+      tf.where(below, z + 1.0, n),
+      tf.where(below, self._coin.failure, self._coin.probs),
     )
 
-  mode = tf.floor((total_count - 1.0) * probs / failure)
-  law = CountLaw(
-    lowest=0.0,
-    highest=np.inf,
-    mode=tf.where(total_count > 1.0, mode, 0.0),
-    odds=lambda z: ((z + total_count - 1.0) * probs, z),
-    log_prob=log_prob,
-    tail=tail,
-    score=lambda z: z * failure - total_count * probs,
-  )
-  return partition_counts(
-    q, law, num_summed, tf.convert_to_tensor(q.total_count).dtype
-  )
+  def score(self, z):
+    return z * self._coin.failure - self._total_count * self._coin.probs
 
 
-@RegisterPartition(tfd.Geometric)
-def partition_geometric(q, num_summed):
-  probs, failure, log_prob_of_coin = _coin(q)
-  log_failure = tf.stop_gradient(
-    log_prob_of_coin(np.float64(0.0), np.float64(1.0))
-  )
+@register(tfd.Geometric)
+class Geometric(Window):
+  """The number of failures before the first success."""
 
-  def tail(z, below):
-    log_above = (z + 1.0) * log_failure
+  def __init__(self, q):
+    self._coin = coin = _coin(q)
+    self._log_failure = tf.stop_gradient(
+      coin.log_prob(np.float64(0.0), np.float64(1.0))
+    )
+    given = q.probs if q.logits is None else q.logits
+    super().__init__(q, given, tf.zeros_like(coin.probs))
+
+  def odds(self, z):
+    failure = self._coin.failure
+    return tf.broadcast_to(failure, tf.shape(z)), tf.ones_like(z)
+
+  def log_mass(self, z):
+    return self._coin.log_prob(np.float64(1.0), z)
+
+  def tail_inside(self, z, below):
+    log_above = (z + 1.0) * self._log_failure
     return tf.where(below, -tf.math.expm1(log_above), tf.exp(log_above))
 
-  law = CountLaw(
-    lowest=0.0,
-    highest=np.inf,
-    mode=tf.zeros_like(probs),
-    odds=lambda z: (tf.broadcast_to(failure, tf.shape(z)), tf.ones_like(z)),
-    log_prob=lambda z: log_prob_of_coin(np.float64(1.0), z),
-    tail=tail,
-    score=lambda z: failure - z * probs,
-  )
-  given = q.logits if q.logits is not None else q.probs
-  return partition_counts(q, law, num_summed, tf.convert_to_tensor(given).dtype)
+  def score(self, z):
+    return self._coin.failure - z * self._coin.probs
 
 
-@RegisterPartition(tfd.Binomial)
-def partition_binomial(q, num_summed):
-  total_count = tf.broadcast_to(_float64(q.total_count), _shapes.batch_shape(q))
-  static_count = tf.get_static_value(tf.convert_to_tensor(q.total_count))
-  probs, failure, log_prob_of_coin = _coin(q)
+@register(tfd.Binomial)
+class Binomial(Window):
+  """The number of successes in `total_count` trials."""
 
-  def log_prob(z):
+  def __init__(self, q):
+    static_count = tf.get_static_value(tf.convert_to_tensor(q.total_count))
+    num_values = None
+    if static_count is not None:
+      num_values = int(np.max(static_count, initial=0)) + 1
+    self._coin = _coin(q)
+    self.highest = tf.broadcast_to(
+      _float64(q.total_count), shapes.batch_shape(q)
+    )
+    mode = tf.floor((self.highest + 1.0) * self._coin.probs)
+    super().__init__(q, q.total_count, mode, num_values)
+
+  def odds(self, z):
+    successes = (self.highest - z + 1.0) * self._coin.probs
+    return successes, z * self._coin.failure
+
+  def log_mass(self, z):
+    n = self.highest
     return (
-      log_prob_of_coin(z, total_count - z)
-      - tf.math.log1p(total_count)
-      - tfp.math.lbeta(total_count - z + 1.0, z + 1.0)
+      self._coin.log_prob(z, n - z)
+      - tf.math.log1p(n)
+      - tfp.math.lbeta(n - z + 1.0, z + 1.0)
     )
 
-  def tail(z, below):
+  def tail_inside(self, z, below):
+    n = self.highest
     return tf.math.betainc(
-      tf.where(below, total_count - z, z + 1.0),
-      tf.where(below, z + 1.0, total_count - z),
-      tf.where(below, failure, probs),
+      tf.where(below, n - z, z + 1.0),
+      tf.where(below, z + 1.0, n - z),
+      tf.where(below, self._coin.failure, self._coin.probs),
     )
 
-  law = CountLaw(
-    lowest=0.0,
-    highest=total_count,
-    mode=tf.floor((total_count + 1.0) * probs),
-    odds=lambda z: ((total_count - z + 1.0) * probs, z * failure),
-    log_prob=log_prob,
-    tail=tail,
-    score=lambda z: z - total_count * probs,
-    num_values=(
-      None if static_count is None else int(np.max(static_count)) + 1
-    ),
-  )
-  return partition_counts(
-    q, law, num_summed, tf.convert_to_tensor(q.total_count).dtype
-  )
+  def score(self, z):
+    return z - self.highest * self._coin.probs
 
 
-@RegisterPartition(tfd.Zipf)
-def partition_zipf(q, num_summed):
-  power = _float64(q.power)
+@register(tfd.Zipf)
+class Zipf(Window):
+  """`q(z) = z^-power / zeta(power)`.
 
-  def tail(z, below):
-    above = tf.math.zeta(power, z + 1.0) / tf.math.zeta(power, 1.0)
+  TensorFlow has no derivative of `zeta(x, q)` by `x`. So TFP's own `log_prob`
+  and `mean` lack the derivative of the normaliser, and are not used.
+  """
+
+  lowest = 1.0
+
+  def __init__(self, q):
+    self._power = _float64(q.power)
+    super().__init__(q, q.power, tf.ones_like(self._power))
+
+  def odds(self, z):
+    return tf.ones_like(z), (z / (z - 1.0)) ** self._power
+
+  def log_mass(self, z):
+    return -self._power * tf.math.log(z) - _log_zeta(self._power)
+
+  def tail_inside(self, z, below):
+    above = tf.math.zeta(self._power, z + 1.0) / tf.math.zeta(self._power, 1.0)
     return tf.where(below, 1.0 - above, above)
 
-  def score(z):
-    _, expected = tfp.math.value_and_gradient(_log_zeta, power)
+  def score(self, z):
+    _, expected = tfp.math.value_and_gradient(_log_zeta, self._power)
     return -tf.math.log(z) - expected
 
-  law = CountLaw(
-    lowest=1.0,
-    highest=np.inf,
-    mode=tf.ones_like(power),
-    odds=lambda z: (tf.ones_like(z), (z / (z - 1.0)) ** power),
-    # Not TFP's own `log_prob`: TensorFlow has no derivative of `zeta(x, q)` by
-    # `x`, so that its score lacks the normaliser.
-    log_prob=lambda z: -power * tf.math.log(z) - _log_zeta(power),
-    tail=tail,
-    score=score,
-  )
-  return partition_counts(
-    q, law, num_summed, tf.convert_to_tensor(q.power).dtype
-  )
+  def mean(self):
+    is_finite = self._power > 2.0
+    power = tf.where(is_finite, self._power, 3.0)
+    mean = tf.exp(_log_zeta(power - 1.0) - _log_zeta(power))
+    mean = tf.where(is_finite, mean, np.inf)
+    return tf.cast(mean, tf.convert_to_tensor(self.distribution.power).dtype)
 
 
 def _log_zeta(s, num_terms=20):

@@ -17,111 +17,147 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tfp_rb import _random
-from tfp_rb.partitions import _shapes
-from tfp_rb.partitions._trie import complement, draw_from_complement, merge
-from tfp_rb.partitions.base import Partition, RegisterPartition, find_partition
+from tfp_rb.internal import random, shapes
+from tfp_rb.partitions.base import Partition, partition_of, register
+from tfp_rb.partitions.trie import complement, draw_from_complement, merge
+from tfp_rb.partitions.wrappers import Broadcast, Reshaped
 
-__all__ = []  # registers; there is nothing to call
+__all__ = ['Product']
 
 tfd = tfp.distributions
 
 
-@RegisterPartition(tfd.Sample)
-def partition_sample(q, num_summed):
-  sample_shape = tf.get_static_value(q.sample_shape)
-  if sample_shape is None:
-    raise ValueError(
-      '`sample_shape` of a `Sample` must be known statically, but is '
-      f'{q.sample_shape}. Pass a constant.'
+class Product(Partition):
+  """Joint values of independent sites.
+
+  Inside, every Tensor is `[rows, sites, ...]`; outside it is
+  `[n] + batch_shape + site_shape + site_event`.
+  """
+
+  def __init__(self, distribution, sites, site_shape):
+    """Makes the whole.
+
+    Args:
+      distribution: The distribution.
+      sites: Whole `Partition` of the factors, with batch shape
+        `batch_shape + site_shape`.
+      site_shape: List of Python `int`s.
+    """
+    self.distribution = distribution
+    self._sites = sites
+    self._site_shape = site_shape
+    self._num_sites = num_sites = shapes.size(site_shape)
+    self._axes = list(range(-len(site_shape), 0))
+    self._listed = None  # the partition of the sites that lists their symbols
+    self._summed = None  # symbols of `values`, [rows, k, sites]
+    self._complement = None  # cylinders and continuations, as in `trie`
+    num_values = sites.num_values
+    self._set_num_uniforms(sites)
+    batch_shape = sites.batch_shape[: len(sites.batch_shape) - len(site_shape)]
+    dtype = sites.log_rest.dtype
+    super().__init__(
+      values=sites.values,
+      log_weights=tf.zeros([0, *batch_shape], dtype),
+      log_rest=tf.zeros(batch_shape, dtype),
+      sample_rest=None,
+      num_values=None if num_values is None else num_values**num_sites,
     )
-  sample_shape = [int(n) for n in np.reshape(sample_shape, [-1])]
-  batch_shape = _shapes.batch_shape(q.distribution)
-  sites = tfd.BatchBroadcast(
-    tfd.BatchReshape(q.distribution, batch_shape + [1] * len(sample_shape)),
-    to_shape=batch_shape + sample_shape,
-  )
-  return partition_independent(
-    tfd.Independent(sites, len(sample_shape)), num_summed
-  )
+    self.has_rest = True
 
+  def _set_num_uniforms(self, sites):
+    """A draw of the whole takes the uniforms of the sites."""
+    self.num_uniforms = None
+    if sites.num_uniforms is not None:
+      self.num_uniforms = self._num_sites * sites.num_uniforms
 
-@RegisterPartition(tfd.Independent)
-def partition_independent(q, num_summed):
-  num_dims = tf.get_static_value(q.reinterpreted_batch_ndims)
-  site_shape = _shapes.batch_shape(q.distribution)
-  site_shape = site_shape[len(site_shape) - int(num_dims) :]
-  if not all(isinstance(n, int) for n in site_shape):
-    raise ValueError(
-      'The number of sites of a product must be known statically, but the '
-      f'batch shape of its factors is {q.distribution.batch_shape}. Set the '
-      'static shape of their parameters.'
-    )
-  batch_shape = _shapes.batch_shape(q)
-  axes = list(range(-len(site_shape), 0))
-  sites = find_partition(q.distribution, num_summed)
-  num_sites = _shapes.size(site_shape)
-  num_values = None if sites.num_values is None else sites.num_values**num_sites
-  if num_values is not None:
-    num_summed = min(num_summed, num_values)
-
-  # Every Tensor is [rows, ...] inside, [n] + batch_shape + ... outside.
-  site_event = _shapes.event_shape(q.distribution)
-  flat_event = _shapes.size(site_event)
-
-  def flatten(values):  # [n] + batch + sites + event -> [rows, sites, n, e]
-    n = _shapes.leading(values)
-    values = tf.reshape(values, [n, -1, num_sites, flat_event])
+  def _flatten(self, values):
+    """`[n] + batch + sites + event` to `[rows, sites, n, e]`."""
+    n, rank = shapes.leading(values), self._sites.log_rest.shape.rank
+    event = shapes.size(shapes.as_list(values)[1 + rank :])
+    rows = shapes.size(self.batch_shape)
+    values = tf.reshape(values, [n, rows, self._num_sites, event])
     return tf.transpose(values, [1, 2, 0, 3])
 
-  def unflatten(values):
-    n = values.shape[2]
+  def _unflatten(self, values):
+    """The inverse of `_flatten`."""
+    rank = self._sites.log_rest.shape.rank
+    event = shapes.as_list(self._sites.values)[1 + rank :]
     values = tf.transpose(values, [2, 0, 1, 3])
-    return tf.reshape(values, [n, *batch_shape, *site_shape, *site_event])
-
-  def partition_of(sites, best, values, log_weights, is_all=False):
-    """Splits off joint values, `best` by the symbols that `sites` lists."""
-    symbols, num_listed = _symbols(sites, num_sites), sites.values.shape[0]
-    site_values = flatten(sites.values)
-    cylinders, continuations = complement(best, symbols)
-
-    def sample_rest(num_draws, seed):
-      index_seed, rest_seed = _random.split_seed(seed, n=2)
-      index = draw_from_complement(
-        best, symbols, cylinders, continuations, num_draws, index_seed
-      )
-      draws = tf.gather(
-        site_values, tf.minimum(index, num_listed - 1), batch_dims=2
-      )
-      if sites.sample_rest is not None:
-        unlisted = flatten(sites.sample_rest(num_draws, rest_seed))
-        draws = tf.where((index < num_listed)[..., tf.newaxis], draws, unlisted)
-      return unflatten(draws)
-
-    return Partition(
-      values=values,
-      log_weights=tf.reshape(log_weights, [values.shape[0], *batch_shape]),
-      log_rest=tf.reshape(
-        tf.reduce_logsumexp(cylinders, axis=[1, 2]), batch_shape
-      ),
-      sample_rest=None if is_all else sample_rest,
-      **common,
+    return tf.reshape(
+      values,
+      [shapes.leading(values), *self.batch_shape, *self._site_shape, *event],
     )
 
-  def excluding(values):
-    if sites.num_values is not None:
-      listed = find_partition(q.distribution, sites.num_values)
-    elif sites.excluding is not None:
-      listed = _without_repeats(sites.excluding(values), len(site_event))
-    else:
-      raise NotImplementedError(
-        'Values other than the best cannot be excluded from a '
-        f'`{type(q).__name__}` of infinitely many values, since its sites '
-        'cannot. Use `num_summed` and `samplers.IID()`.'
+  def best(self, num_summed):
+    if self.num_values is not None:
+      num_summed = min(num_summed, self.num_values)
+    if num_summed == 0:
+      return self
+    listed = self._sites.best(num_summed)
+    of_sites = self._symbols(listed)[..., :-1]
+    best, relative = merge(of_sites, num_summed)
+    joint = tf.reduce_sum(of_sites[..., 0], axis=-1, keepdims=True) + relative
+    values = tf.gather(
+      self._flatten(listed.values),
+      tf.transpose(best, [0, 2, 1]),
+      batch_dims=2,
+    )
+    return self._split(
+      listed,
+      best,
+      self._unflatten(values),
+      tf.transpose(joint),
+      is_all=num_summed == self.num_values,
+    )
+
+  def _split(self, listed, summed, values, log_weights, is_all=False):
+    """Splits off joint values, `summed` by the symbols that `listed` lists."""
+    log_weights = tf.reshape(log_weights, [values.shape[0], *self.batch_shape])
+    result = self.replace(
+      values=values,
+      log_weights=tf.stop_gradient(log_weights),
+      has_rest=not is_all,
+      _listed=listed,
+      _summed=summed,
+    )
+    if is_all:
+      # The complement takes memory in proportion to the square of the values.
+      result.log_rest = tf.fill(
+        self.batch_shape, tf.constant(-np.inf, log_weights.dtype)
       )
+      return result
+    cylinders, continuations = complement(summed, self._symbols(listed))
+    log_rest = tf.reduce_logsumexp(cylinders, axis=[1, 2])
+    result._complement = cylinders, continuations
+    result.log_rest = tf.stop_gradient(tf.reshape(log_rest, self.batch_shape))
+    if listed.num_uniforms is not None:
+      unlisted = self._num_sites * listed.num_uniforms
+      result.num_uniforms = self._num_sites + 2 + unlisted
+    return result
+
+  def _symbols(self, listed):
+    """Log-probabilities of a site's listed symbols, `[rows, sites, s + 1]`.
+
+    The last column is the pseudo-symbol "none of the listed".
+    """
+    log_weights = tf.concat(
+      [listed.log_weights, listed.log_rest[tf.newaxis]], axis=0
+    )
+    rows = shapes.size(self.batch_shape)
+    log_weights = tf.reshape(
+      log_weights, [log_weights.shape[0], rows, self._num_sites]
+    )
+    return tf.transpose(log_weights, [1, 2, 0])
+
+  def excluding(self, values):
+    if self._sites.num_values is not None:
+      listed = self._sites.best(self._sites.num_values)
+    else:
+      listed = _without_repeats(self._sites.excluding(values))
+    site_values = self._flatten(listed.values)
     is_symbol = tf.reduce_all(
-      flatten(values)[:, :, :, tf.newaxis]
-      == flatten(listed.values)[:, :, tf.newaxis],
+      self._flatten(values)[:, :, :, tf.newaxis]
+      == site_values[:, :, tf.newaxis],
       axis=-1,
     )  # [rows, sites, n, listed]
     index = tf.argmax(
@@ -129,72 +165,152 @@ def partition_independent(q, num_summed):
     )
     num_listed = listed.values.shape[0]
     # What a site cannot be is none of its symbols, and has no mass.
-    index = tf.where(tf.reduce_any(is_symbol, axis=-1), index, num_listed)
-    own = tf.gather(_symbols(listed, num_sites), index, batch_dims=2)
-    log_weights = tf.stop_gradient(tf.transpose(tf.reduce_sum(own, axis=1)))
+    is_listed = tf.reduce_any(is_symbol, axis=-1)  # [rows, sites, n]
+    index = tf.where(is_listed, index, num_listed)
+    own = tf.gather(self._symbols(listed), index, batch_dims=2)
+    own = tf.where(is_listed, own, tf.constant(-np.inf, own.dtype))
     # As listed, since the gradient by a shift passes through the values.
-    values = unflatten(
-      tf.gather(
-        flatten(listed.values), tf.minimum(index, num_listed - 1), batch_dims=2
-      )
+    values = tf.gather(
+      site_values, tf.minimum(index, num_listed - 1), batch_dims=2
     )
-    return partition_of(
-      listed, tf.transpose(index, [0, 2, 1]), values, log_weights
+    return self._split(
+      listed,
+      tf.transpose(index, [0, 2, 1]),
+      self._unflatten(values),
+      tf.transpose(tf.reduce_sum(own, axis=1)),
     )
 
-  common = {
-    'num_values': num_values,
-    'log_prob': lambda z: tf.reduce_sum(sites.log_prob(z), axes),
-    'score_norm': sites.score_norm
-    and (lambda z: tf.reduce_sum(sites.score_norm(z), axes)),
-    'excluding': excluding,
-  }
-  if num_summed == 0:
-    return Partition(
-      values=sites.values,
-      log_weights=tf.reduce_sum(sites.log_weights, axes),
-      log_rest=tf.reduce_sum(tf.zeros_like(sites.log_rest), axes),
-      sample_rest=sites.sample_rest,
-      **common,
+  def draw_rest(self, num_draws, seed):
+    if self.num_uniforms is not None:
+      return super().draw_rest(num_draws, seed)
+    if self._complement is None:
+      return self._sites.draw_rest(num_draws, seed)
+    index_seed, rest_seed = random.split_seed(seed, n=2)
+    u = random.uniform(
+      [num_draws, *self.batch_shape, self._num_sites + 2], index_seed
     )
-  of_sites = _symbols(sites, num_sites)[..., :-1]
-  best, relative = merge(of_sites, num_summed)
-  joint = tf.reduce_sum(of_sites[..., 0], axis=-1, keepdims=True) + relative
-  values = tf.gather(
-    flatten(sites.values), tf.transpose(best, [0, 2, 1]), batch_dims=2
+    unlisted = None
+    if self._listed.has_rest:
+      unlisted = self._listed.draw_rest(num_draws, rest_seed)
+    return self._assemble(u, unlisted)
+
+  def rest_from_uniforms(self, u):
+    num_own = 0 if self._complement is None else self._num_sites + 2
+    sites = self._sites if self._complement is None else self._listed
+    of_sites = tf.reshape(
+      u[..., num_own:],
+      [
+        shapes.leading(u),
+        *self.batch_shape,
+        *self._site_shape,
+        sites.num_uniforms,
+      ],
+    )
+    if self._complement is None:
+      return sites.rest_from_uniforms(of_sites)
+    unlisted = sites.rest_from_uniforms(of_sites) if sites.has_rest else None
+    return self._assemble(u[..., :num_own], unlisted)
+
+  def _assemble(self, u, unlisted):
+    """Makes joint values of listed symbols and, where drawn, unlisted ones.
+
+    Args:
+      u: `Tensor` of shape `[n] + batch_shape + [sites + 2]`, uniform.
+      unlisted: Values of the sites beyond the listed symbols, or `None`.
+
+    Returns:
+      values: `Tensor`.
+    """
+    num_draws, rows = shapes.leading(u), shapes.size(self.batch_shape)
+    u = tf.reshape(u, [num_draws, rows, self._num_sites + 2])
+    index = draw_from_complement(
+      self._summed,
+      self._symbols(self._listed),
+      *self._complement,
+      tf.transpose(u, [1, 0, 2]),
+    )
+    num_listed = self._listed.values.shape[0]
+    draws = tf.gather(
+      self._flatten(self._listed.values),
+      tf.minimum(index, num_listed - 1),
+      batch_dims=2,
+    )
+    if unlisted is not None:
+      is_listed = (index < num_listed)[..., tf.newaxis]
+      draws = tf.where(is_listed, draws, self._flatten(unlisted))
+    return self._unflatten(draws)
+
+  def _log_prob(self, values):
+    return tf.reduce_sum(self._sites.log_prob(values), self._axes)
+
+  def score_norm(self, values):
+    return tf.reduce_sum(self._sites.score_norm(values), self._axes)
+
+  def mean(self):
+    return self._sites.mean()
+
+  def relaxation(self):
+    inner = self._sites.relaxation()
+    if inner is None:
+      return None
+    return inner._replace(num_sites=inner.num_sites + len(self._site_shape))
+
+  def sites(self):
+    if len(self._site_shape) == 1:
+      return self._sites
+    batch_shape = [*self.batch_shape, self._num_sites]
+    factor = tfd.BatchReshape(self._sites.distribution, batch_shape)
+    return Reshaped(self._sites, batch_shape, factor)
+
+
+@register(tfd.Sample)
+def _of_sample(q):
+  sample_shape = tf.get_static_value(q.sample_shape)
+  if sample_shape is None:
+    raise ValueError(
+      '`sample_shape` of a `Sample` must be known statically; got '
+      f'{q.sample_shape}. Pass a constant.'
+    )
+  sample_shape = [int(n) for n in np.reshape(sample_shape, [-1])]
+  base = partition_of(q.distribution)
+  batch_shape = base.batch_shape
+  ones = [1] * len(sample_shape)
+  to_shape = batch_shape + sample_shape
+  with_ones = tfd.BatchReshape(q.distribution, batch_shape + ones)
+  sites = Broadcast(
+    Reshaped(base, batch_shape + ones, with_ones),
+    to_shape,
+    tfd.BatchBroadcast(with_ones, to_shape=to_shape),
   )
-  return partition_of(
-    sites,
-    best,
-    unflatten(values),
-    tf.transpose(joint),
-    is_all=num_summed == num_values,
-  )
+  return Product(q, sites, sample_shape)
 
 
-def _symbols(sites, num_sites):
-  """Log-probabilities of a site's listed symbols, `[rows, sites, s + 1]`.
+@register(tfd.Independent)
+def _of_independent(q):
+  num_dims = tf.get_static_value(q.reinterpreted_batch_ndims)
+  site_shape = shapes.batch_shape(q.distribution)
+  site_shape = site_shape[len(site_shape) - int(num_dims) :]
+  if not all(isinstance(n, int) for n in site_shape):
+    raise ValueError(
+      'The number of sites of `distribution`, a product, must be known '
+      'statically; got factors with the batch shape '
+      f'{q.distribution.batch_shape}. Set the static shape of their parameters.'
+    )
+  return Product(q, partition_of(q.distribution), site_shape)
 
-  The last column is the pseudo-symbol "none of the listed".
-  """
-  log_weights = tf.concat([sites.log_weights, sites.log_rest[tf.newaxis]], 0)
-  return tf.transpose(
-    tf.reshape(log_weights, [log_weights.shape[0], -1, num_sites]), [1, 2, 0]
-  )
 
-
-def _without_repeats(sites, event_rank):
+def _without_repeats(sites):
   """Makes a symbol that is listed again impossible."""
   values = sites.values
   same = values[:, tf.newaxis] == values[tf.newaxis]
-  same = tf.reduce_all(same, axis=list(range(-event_rank, 0)))
+  batch_rank = sites.log_rest.shape.rank
+  same = tf.reduce_all(same, axis=list(range(2 + batch_rank, same.shape.rank)))
   size = values.shape[0]
   earlier = np.reshape(
-    np.tril(np.ones([size, size], bool), -1),
-    [size, size] + [1] * sites.log_rest.shape.rank,
+    np.tril(np.ones([size, size], bool), -1), [size, size] + [1] * batch_rank
   )
   is_repeated = tf.reduce_any(same & earlier, axis=1)
-  return sites._replace(
+  return sites.replace(
     log_weights=tf.where(
       is_repeated,
       tf.constant(-np.inf, sites.log_weights.dtype),

@@ -3,131 +3,279 @@
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tfp_rb.partitions import _shapes
-from tfp_rb.partitions.base import RegisterPartition, find_partition
+from tfp_rb.internal import checks, shapes
+from tfp_rb.partitions.base import (
+  NotRegisteredError,
+  Partition,
+  partition_of,
+  register,
+)
 
-__all__ = []  # registers; there is nothing to call
+__all__ = ['Broadcast', 'Reshaped', 'Shifted']
 
 tfb = tfp.bijectors
 tfd = tfp.distributions
 
 
-@RegisterPartition(tfd.TransformedDistribution)
-def partition_shifted(q, num_summed):
-  if not isinstance(q.bijector, tfb.Shift):
-    raise NotImplementedError(
-      'A partition of a `TransformedDistribution` is known for the bijector '
-      f'`tfb.Shift` only, but `bijector` is `{type(q.bijector).__name__}`. '
-      'Apply the bijector inside `f` instead.'
+class Wrapped(Partition):
+  """A partition of the same values in another arrangement.
+
+  A subclass defines how Tensors travel between the two.
+  """
+
+  def __init__(self, base):
+    self._base = base
+    self.num_uniforms = base.num_uniforms
+    self._event_rank = base.values.shape.rank - 1 - base.log_rest.shape.rank
+    super().__init__(
+      values=self.outward_values(base.values),
+      log_weights=self.outward(base.log_weights),
+      log_rest=self.outward(base.log_rest[tf.newaxis])[0],
+      sample_rest=None,
+      num_values=base.num_values,
     )
-  base = find_partition(
-    # A shift may have batch dimensions that the base lacks.
-    tfd.BatchBroadcast(q.distribution, to_shape=_shapes.batch_shape(q)),
-    num_summed,
-  )
-  shift = tf.cast(q.bijector.shift, q.dtype)
-  return _rearranged(
-    base,
-    # The gradient by the shift is pathwise, through the values alone.
-    outward=lambda x, of_values: x + shift if of_values else x,
-    inward=lambda z: tf.stop_gradient(z - shift),
-  )
+    self.has_rest = base.has_rest
+
+  def outward(self, x, event_rank=0):
+    """Arranges `[n] + inner batch + event` as `[n] + outer batch + event`."""
+    raise NotImplementedError
+
+  def inward(self, x, event_rank=0):
+    """Arranges Tensors with the outer batch as those with the inner one."""
+    raise NotImplementedError
+
+  def outward_values(self, values):
+    """Turns values of the base into those of this distribution."""
+    return self.outward(values, self._event_rank)
+
+  def inward_values(self, values):
+    """Turns values of this distribution into those of the base."""
+    return self.inward(values, self._event_rank)
+
+  def _around(self, base):
+    """Returns this arrangement of another partition of the same base."""
+    raise NotImplementedError
+
+  def best(self, num_summed):
+    return self._around(self._base.best(num_summed))
+
+  def excluding(self, values):
+    return self._around(self._base.excluding(self.inward_values(values)))
+
+  def draw_rest(self, num_draws, seed):
+    if self.num_uniforms is not None:
+      return super().draw_rest(num_draws, seed)
+    return self.outward_values(self._base.draw_rest(num_draws, seed))
+
+  def rest_from_uniforms(self, u):
+    return self.outward_values(self._base.rest_from_uniforms(self.inward(u, 1)))
+
+  def _log_prob(self, values):
+    return self.outward(self._base.log_prob(self.inward_values(values)))
+
+  def score_norm(self, values):
+    return self.outward(self._base.score_norm(self.inward_values(values)))
+
+  def mean(self):
+    return self.outward_values(self._base.mean()[tf.newaxis])[0]
+
+  def relaxation(self):
+    inner = self._base.relaxation()
+    if inner is None:
+      return None
+    log_probs = self.outward(inner.log_probs[tf.newaxis], inner.num_sites + 1)
+    return inner._replace(log_probs=log_probs[0])
 
 
-@RegisterPartition(tfd.BatchReshape)
-def partition_batch_reshape(q, num_summed):
-  inner, outer = _shapes.batch_shape(q.distribution), _shapes.batch_shape(q)
-  event = _shapes.event_shape(q.distribution)
+class Reshaped(Wrapped):
+  """The batch in another shape."""
 
-  def outward(x, of_values):
-    tail = event if of_values else []
-    return tf.reshape(x, [_shapes.leading(x), *outer, *tail])
+  def __init__(self, base, batch_shape, distribution=None):
+    self._outer = batch_shape
+    self._inner = base.batch_shape
+    self.distribution = distribution
+    super().__init__(base)
 
-  return _rearranged(
-    find_partition(q.distribution, num_summed),
-    outward=outward,
-    inward=lambda z: tf.reshape(z, [_shapes.leading(z), *inner, *event]),
-  )
+  def _around(self, base):
+    return Reshaped(base, self._outer, self.distribution)
+
+  def outward(self, x, event_rank=0):
+    return _reshape_batch(x, self._outer, event_rank)
+
+  def inward(self, x, event_rank=0):
+    return _reshape_batch(x, self._inner, event_rank)
 
 
-@RegisterPartition(tfd.BatchBroadcast)
-def partition_batch_broadcast(q, num_summed):
-  inner, outer = _shapes.batch_shape(q.distribution), _shapes.batch_shape(q)
-  event = _shapes.event_shape(q.distribution)
-  rank = len(outer)
-  padded = [1] * (rank - len(inner)) + inner
-  # Along each axis the base either has the full size or is repeated.
-  repeats = [n // p for n, p in zip(outer, padded, strict=True)]
-  num_repeats = _shapes.size(repeats)
-  if isinstance(num_repeats, int) and num_repeats == 1:
-    return partition_batch_reshape(q, num_summed)
-  base = find_partition(q.distribution, num_summed)
-  interleaved = [n for pair in zip(repeats, padded, strict=True) for n in pair]
+def _reshape_batch(x, batch_shape, event_rank):
+  event = shapes.as_list(x)[x.shape.rank - event_rank :]
+  return tf.reshape(x, [shapes.leading(x), *batch_shape, *event])
 
-  def broadcast(x, of_values):
-    tail = event if of_values else []
-    n = _shapes.leading(x)
-    x = tf.reshape(x, [n, *padded, *tail])
-    return tf.broadcast_to(x, [n, *outer, *tail])
 
-  def spread(x, n, tail):  # [n * repeats] + inner + tail -> [n] + outer + tail
-    x = tf.reshape(x, [n, *repeats, *padded, *tail])
+class Broadcast(Wrapped):
+  """Copies of the batch, which are drawn independently."""
+
+  def __init__(self, base, batch_shape, distribution=None):
+    self._outer = batch_shape
+    self._inner = base.batch_shape
+    missing = len(batch_shape) - len(self._inner)
+    self._padded = [1] * missing + self._inner
+    # Along each axis the base either has the full size or is repeated.
+    self._repeats = [
+      _num_repeats(n, p) for n, p in zip(batch_shape, self._padded, strict=True)
+    ]
+    self.distribution = distribution
+    super().__init__(base)
+
+  def _around(self, base):
+    return Broadcast(base, self._outer, self.distribution)
+
+  def outward(self, x, event_rank=0):
+    n, event = shapes.leading(x), shapes.as_list(x)[x.shape.rank - event_rank :]
+    x = tf.reshape(x, [n, *self._padded, *event])
+    return tf.broadcast_to(x, [n, *self._outer, *event])
+
+  def inward(self, x, event_rank=0):
+    """`[n] + outer + event` to `[n * repeats] + inner + event`."""
+    n, event = shapes.leading(x), shapes.as_list(x)[x.shape.rank - event_rank :]
+    rank = len(self._outer)
+    pairs = zip(self._repeats, self._padded, strict=True)
+    x = tf.reshape(x, [n, *(size for pair in pairs for size in pair), *event])
+    order = [0, *range(1, 2 * rank, 2), *range(2, 2 * rank + 1, 2)]
+    order += range(2 * rank + 1, 2 * rank + 1 + event_rank)
+    num_copies = n * shapes.size(self._repeats)
+    return tf.reshape(
+      tf.transpose(x, order), [num_copies, *self._inner, *event]
+    )
+
+  def _spread(self, x, num, event_rank=0):
+    """The inverse of `inward`, for `num` values."""
+    rank = len(self._outer)
+    event = shapes.as_list(x)[x.shape.rank - event_rank :]
+    x = tf.reshape(x, [num, *self._repeats, *self._padded, *event])
     order = [0]
     for axis in range(1, rank + 1):
       order += [axis, axis + rank]
-    order += range(2 * rank + 1, 2 * rank + 1 + len(tail))
-    return tf.reshape(tf.transpose(x, order), [n, *outer, *tail])
+    order += range(2 * rank + 1, 2 * rank + 1 + event_rank)
+    return tf.reshape(tf.transpose(x, order), [num, *self._outer, *event])
 
-  def gather_repeats(z):  # the inverse of `spread`
-    n = _shapes.leading(z)
-    z = tf.reshape(z, [n, *interleaved, *event])
-    order = [0, *range(1, 2 * rank, 2), *range(2, 2 * rank + 1, 2)]
-    order += range(2 * rank + 1, 2 * rank + 1 + len(event))
-    return tf.reshape(tf.transpose(z, order), [n * num_repeats, *inner, *event])
+  def excluding(self, values):
+    # The copies of a row may have other values excluded.
+    return Partition.excluding(self, values)
 
-  def of_values_fn(function):
-    return function and (
-      lambda z: spread(function(gather_repeats(z)), _shapes.leading(z), [])
-    )
+  def draw_rest(self, num_draws, seed):
+    if self.num_uniforms is not None:
+      return Partition.draw_rest(self, num_draws, seed)
+    num_copies = num_draws * shapes.size(self._repeats)
+    draws = self._base.draw_rest(num_copies, seed)
+    return self._spread(draws, num_draws, self._event_rank)
 
-  def sample_rest(num_draws, seed):
-    draws = base.sample_rest(num_draws * num_repeats, seed)
-    return spread(draws, num_draws, event)
+  def rest_from_uniforms(self, u):
+    draws = self._base.rest_from_uniforms(self.inward(u, 1))
+    return self._spread(draws, shapes.leading(u), self._event_rank)
 
-  return base._replace(
-    values=broadcast(base.values, True),
-    log_weights=broadcast(base.log_weights, False),
-    log_rest=broadcast(base.log_rest[tf.newaxis], False)[0],
-    sample_rest=base.sample_rest and sample_rest,
-    log_prob=of_values_fn(base.log_prob),
-    score_norm=of_values_fn(base.score_norm),
-    excluding=None,  # the copies of a row may have other values excluded
-  )
+  def _log_prob(self, values):
+    log_prob = self._base.log_prob(self.inward_values(values))
+    return self._spread(log_prob, shapes.leading(values))
+
+  def score_norm(self, values):
+    score_norm = self._base.score_norm(self.inward_values(values))
+    return self._spread(score_norm, shapes.leading(values))
 
 
-def _rearranged(base, outward, inward):
-  """A partition of the same values in another arrangement.
+def _num_repeats(outer, padded):
+  """How often an axis is repeated; not by division, which fails for size 0."""
+  if isinstance(outer, int) and isinstance(padded, int):
+    return 1 if outer == padded else outer
+  if isinstance(padded, int) and padded == 1:
+    return outer
+  return tf.where(tf.equal(outer, padded), 1, outer)
+
+
+def broadcast(base, batch_shape, distribution=None):
+  """Returns `base` with another batch shape, without copies if none are needed.
 
   Args:
-    base: `Partition` of the inner distribution.
-    outward: Callable `(x, of_values)` on Tensors `[n] + inner batch (+ event)`.
-    inward: Callable on values, the inverse of `outward`.
+    base: A `Partition`.
+    batch_shape: List of ints and scalar Tensors.
+    distribution: The distribution of the result.
 
   Returns:
-    partition: `Partition` of the outer distribution.
+    partition: A `Partition`.
   """
-
-  def of_values_fn(function):
-    return function and (lambda z: outward(function(inward(z)), False))
-
-  return base._replace(
-    values=outward(base.values, True),
-    log_weights=outward(base.log_weights, False),
-    log_rest=outward(base.log_rest[tf.newaxis], False)[0],
-    sample_rest=base.sample_rest
-    and (lambda n, seed: outward(base.sample_rest(n, seed), True)),
-    log_prob=of_values_fn(base.log_prob),
-    score_norm=of_values_fn(base.score_norm),
-    excluding=base.excluding
-    and (lambda z: _rearranged(base.excluding(inward(z)), outward, inward)),
+  inner = base.batch_shape
+  same = len(inner) == len(batch_shape) and all(
+    isinstance(n, int) and isinstance(m, int) and n == m
+    for n, m in zip(inner, batch_shape, strict=True)
   )
+  kind = Reshaped if same else Broadcast
+  return kind(base, batch_shape, distribution)
+
+
+class Shifted(Wrapped):
+  """Values that are moved by a constant of the batch shape."""
+
+  def __init__(self, base, shift, distribution=None):
+    self._shift = shift
+    self.distribution = distribution
+    super().__init__(base)
+
+  def _around(self, base):
+    return Shifted(base, self._shift, self.distribution)
+
+  def outward(self, x, event_rank=0):
+    del event_rank
+    return x
+
+  def inward(self, x, event_rank=0):
+    del event_rank
+    return x
+
+  def outward_values(self, values):
+    # The gradient by the shift is pathwise, through the values alone.
+    shifted = values + tf.cast(self._shift, values.dtype)
+    if not (self.distribution.validate_args and values.dtype.is_floating):
+      return shifted
+    message = (
+      f'`shift` must keep the values apart in {values.dtype.name}, which holds '
+      f'integers up to {checks.largest_integer(values.dtype)}. Use a wider '
+      'dtype.'
+    )
+    back = self.inward_values(shifted)
+    is_held = tf.debugging.assert_equal(back, values, message=message)
+    with tf.control_dependencies([is_held]):
+      return tf.identity(shifted)
+
+  def inward_values(self, values):
+    return tf.stop_gradient(values - tf.cast(self._shift, values.dtype))
+
+  def mean(self):
+    mean = self._base.mean()
+    return mean + tf.cast(self._shift, mean.dtype)
+
+  def relaxation(self):
+    return None
+
+
+@register(tfd.TransformedDistribution)
+def _of_transformed(q):
+  if not isinstance(q.bijector, tfb.Shift):
+    raise NotRegisteredError(
+      'A partition of a `TransformedDistribution` is known for the bijector '
+      f'`tfb.Shift` only; got `bijector` `{type(q.bijector).__name__}`. Apply '
+      'the bijector inside `f` instead.'
+    )
+  # A shift may have batch dimensions that the base lacks.
+  base = broadcast(
+    partition_of(q.distribution), shapes.batch_shape(q), q.distribution
+  )
+  return Shifted(base, tf.convert_to_tensor(q.bijector.shift), q)
+
+
+@register(tfd.BatchReshape)
+def _of_batch_reshape(q):
+  return Reshaped(partition_of(q.distribution), shapes.batch_shape(q), q)
+
+
+@register(tfd.BatchBroadcast)
+def _of_batch_broadcast(q):
+  return broadcast(partition_of(q.distribution), shapes.batch_shape(q), q)

@@ -2,22 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 import contextlib
-import copy
 import inspect
 
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tfp_rb import _checks, baselines
-from tfp_rb._local_expectation import (
-  LocalExpectation,
-  local_expectation,
-  site_of,
-)
-from tfp_rb._rao_blackwell import RaoBlackwellized, rao_blackwellize
+from tfp_rb import baselines
+from tfp_rb.designs import whole_of
 from tfp_rb.estimators import REINFORCE
-from tfp_rb.estimators.base import GradientEstimator, innermost
-from tfp_rb.partitions.base import find_partition
+from tfp_rb.estimators.base import GradientEstimator
+from tfp_rb.estimators.local_expectation import local_expectation
+from tfp_rb.estimators.rao_blackwell import rao_blackwellize
+from tfp_rb.internal import checks
 
 __all__ = [
   'call_target',
@@ -89,7 +85,7 @@ def check_arguments(
 
 def differentiates_f(estimator):
   """Whether an estimator, or none for the default, asks for slopes of `f`."""
-  return estimator is not None and innermost(estimator).differentiates_f
+  return estimator is not None and estimator.differentiates_f
 
 
 def check_discrete_arguments(
@@ -114,7 +110,7 @@ def check_discrete_arguments(
       'which the gradient would be biased. Leave it out.'
     )
   if differentiates_f(estimator):
-    kind = type(innermost(estimator)).__name__
+    kind = type(estimator.unwrap()).__name__
     raise ValueError(
       f'`gradient_estimator` must not be `{kind}`, which '
       'differentiates by the atoms, unless `discrepancy_fn` is '
@@ -176,9 +172,10 @@ def default_estimator(distribution):
     estimator: A `GradientEstimator`.
   """
   estimator = REINFORCE(baselines.LeaveOneOut(), num_samples=2)
-  if not _checks.is_product(distribution):
+  sites = whole_of(distribution).sites()
+  if sites is None:
     return rao_blackwellize(estimator, num_summed=1)
-  num_symbols = find_partition(site_of(distribution), 0).num_values
+  num_symbols = sites.num_values
   if num_symbols is None or num_symbols > MOST_SYMBOLS:
     num_symbols = MOST_SYMBOLS // 2
   return local_expectation(estimator, num_summed=num_symbols)
@@ -186,23 +183,11 @@ def default_estimator(distribution):
 
 def with_num_samples(estimator, num_samples):
   """The estimator with another number of draws."""
-  num_samples = _checks.check_int(num_samples, 'sample_size', minimum=1)
-  if isinstance(estimator, RaoBlackwellized):
-    if estimator.budget is not None:
-      raise ValueError(
-        '`sample_size` must be None with a `gradient_estimator` that has a '
-        f'budget, {estimator.budget}, but is {num_samples}. Choose the budget '
-        'instead.'
-      )
-    return rao_blackwellize(
-      with_num_samples(estimator.estimator, num_samples),
-      num_summed=estimator.num_summed,
-      atoms=estimator.atoms,
-      sampler=estimator.sampler,
+  num_samples = checks.check_int(num_samples, 'sample_size', minimum=1)
+  if getattr(estimator, 'budget', None) is not None:
+    raise ValueError(
+      '`sample_size` must be None with a `gradient_estimator` that has a '
+      f'budget, {estimator.budget}; got {num_samples}. Choose the budget '
+      'instead.'
     )
-  # A copy shares its variables.
-  estimator = copy.copy(estimator)
-  if isinstance(estimator, LocalExpectation):
-    estimator.estimator = with_num_samples(estimator.estimator, num_samples)
-  estimator._num_samples = num_samples  # pylint: disable=protected-access
-  return estimator
+  return estimator.replace(num_samples=num_samples)

@@ -7,9 +7,9 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tfp_rb import _checks
-from tfp_rb._types import Distribution, Optimizer, Seed
 from tfp_rb.estimators.base import GradientEstimator
+from tfp_rb.internal import checks
+from tfp_rb.internal.types import Distribution, Optimizer, Seed
 from tfp_rb.vi._loss import monte_carlo_variational_loss
 
 __all__ = ['fit_surrogate_posterior']
@@ -91,7 +91,7 @@ def fit_surrogate_posterior(
   [1] Runjing Liu et al. Rao-Blackwellized stochastic gradients for discrete
       distributions. ICML 2019. https://arxiv.org/abs/1810.04777
   """
-  num_steps = _checks.check_int(num_steps, 'num_steps', minimum=1)
+  num_steps = checks.check_int(num_steps, 'num_steps', minimum=1)
   if not callable(getattr(optimizer, 'apply_gradients', None)) or isinstance(
     optimizer, type
   ):

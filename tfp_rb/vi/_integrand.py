@@ -1,15 +1,12 @@
 """What is integrated: a discrepancy, in which `log q` stands itself."""
 
-import contextlib
-
 import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tfp_rb import _gradient
 from tfp_rb._expectation import expectation
-from tfp_rb.estimators._relaxation import relaxation_of
-from tfp_rb.partitions.base import find_partition, registered_function
+from tfp_rb.designs import whole_of
+from tfp_rb.internal import gradients
 
 __all__ = ['expected_discrepancy', 'log_prob_of_values']
 
@@ -63,7 +60,7 @@ def expected_discrepancy(discrepancy_fn, log_ratio, discrete, estimator, seed):
       tf.math.is_finite(value - signal), value - signal, tf.zeros_like(value)
     )
     # Of the parameters of the target it is `F` that counts.
-    signal = _gradient.value_with_gradient_of(
+    signal = gradients.value_with_gradient_of(
       signal, value_at(x), tf.zeros_like(signal)
     )
     return signal + tf.cast(nothing, x.dtype) * missing
@@ -73,7 +70,7 @@ def expected_discrepancy(discrepancy_fn, log_ratio, discrete, estimator, seed):
     tape.watch(nothing)
     mean_signal = expectation(signal, discrete, estimator, seed=seed)
   missing = tape.gradient(mean_signal, nothing)
-  return _gradient.value_with_gradient_of(
+  return gradients.value_with_gradient_of(
     mean_signal + tf.cast(missing, mean_signal.dtype),
     mean_signal,
     tf.zeros_like(mean_signal),
@@ -92,12 +89,11 @@ def log_prob_of_values(discrete, values, is_differentiated):
   Returns:
     log_prob: `Tensor` of shape `[n] + batch_shape`.
   """
+  law = whole_of(discrete)
   if is_differentiated:
-    with contextlib.suppress(TypeError):  # no relaxation, but perhaps a mean
-      return relaxation_of(discrete, '').log_prob_between(values)
-  law = discrete
-  if registered_function(discrete) is not None:
-    law = find_partition(discrete, 0)
+    relaxation = law.relaxation()
+    if relaxation is not None:
+      return relaxation.log_prob_between(values)
   if not is_differentiated:
     return tf.stop_gradient(law.log_prob(values))
   with tf.GradientTape() as tape:

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tfp_rb import _gradient, _random
-from tfp_rb._types import Distribution, Seed, do_not_convert
 from tfp_rb.estimators.base import GradientEstimator
+from tfp_rb.internal import gradients, random
+from tfp_rb.internal.types import Distribution, Seed, do_not_convert
 from tfp_rb.vi._arguments import (
   call_target,
   check_arguments,
@@ -158,7 +158,7 @@ def monte_carlo_variational_loss(
         exact_entropy,
         seed,
       )
-    early_seed, *seeds, target_seed = _random.split_seed(seed, n=5)
+    early_seed, *seeds, target_seed = random.split_seed(seed, n=5)
     parts = split(surrogate_posterior, early_seed, stopped_surrogate_posterior)
     check_discrete_arguments(
       importance_sample_size,
@@ -187,7 +187,7 @@ def monte_carlo_variational_loss(
     def loss_of_view(distribution, own_estimator, of_all):
       return expected_discrepancy(
         discrepancy_fn,
-        lambda values: _gradient.scale_gradient(
+        lambda values: gradients.scale_gradient(
           log_ratio(of_all(values)), 1.0 / len(views)
         ),
         distribution,
@@ -196,7 +196,7 @@ def monte_carlo_variational_loss(
       )
 
     total = tf.add_n([loss_of_view(*view) for view in views])
-    loss = _gradient.value_with_gradient_of(
+    loss = gradients.value_with_gradient_of(
       total / len(views), total, tf.zeros_like(total)
     )
     if exact_entropy:
@@ -230,7 +230,7 @@ def _reparameterized_loss(
       stopped_surrogate_posterior=stopped,
       seed=seed,
     )
-  sample_seed, target_seed = _random.split_seed(seed, n=2)
+  sample_seed, target_seed = random.split_seed(seed, n=2)
   sample = surrogate.sample(sample_size, seed=sample_seed)
   log_p = tf.convert_to_tensor(call_target(target, sample, target_seed))
   return -tf.reduce_mean(log_p, axis=0) - surrogate.entropy()

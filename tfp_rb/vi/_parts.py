@@ -15,10 +15,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tfp_rb import _random
-from tfp_rb._atoms import with_event_rank
-from tfp_rb.partitions import _shapes
-from tfp_rb.partitions.base import Partition, RegisterPartition, find_partition
+from tfp_rb.internal import random, shapes
+from tfp_rb.partitions.base import Partition, partition_of, register
 
 __all__ = ['DiscreteParts']
 
@@ -51,7 +49,7 @@ class DiscreteParts(tfd.Distribution):
     self._event_shapes = event_shapes
     self._dtypes = dtypes
     self._description = None
-    self._offsets = np.cumsum([0, *map(_shapes.size, event_shapes)])
+    self._offsets = np.cumsum([0, *map(shapes.size, event_shapes)])
     super().__init__(
       dtype=dtypes[0] if len(set(dtypes)) == 1 else tf.float64,
       reparameterization_type=tfd.NOT_REPARAMETERIZED,
@@ -76,7 +74,7 @@ class DiscreteParts(tfd.Distribution):
     num_values, dtypes = 1, []
     for index in range(self.num_parts):
       law = self.conditional(index, anything[:index], 1)
-      part = find_partition(law, 0)
+      part = partition_of(law)
       num_values = (
         part.num_values and num_values and num_values * part.num_values
       )
@@ -95,7 +93,7 @@ class DiscreteParts(tfd.Distribution):
 
   def pack(self, parts):
     """A list of `[n] + batch_shape + event_shape` to `[n] + batch + [size]`."""
-    shape = [_shapes.leading(parts[0]), *self._static_batch_shape, -1]
+    shape = [shapes.leading(parts[0]), *self._static_batch_shape, -1]
     flat = [tf.cast(tf.reshape(x, shape), self.dtype) for x in parts]
     return tf.concat(flat, axis=-1)
 
@@ -105,7 +103,7 @@ class DiscreteParts(tfd.Distribution):
       tf.cast(
         tf.reshape(
           values[..., start:stop],
-          [_shapes.leading(values), *self._static_batch_shape, *event_shape],
+          [shapes.leading(values), *self._static_batch_shape, *event_shape],
         ),
         dtype,
       )
@@ -131,17 +129,17 @@ class DiscreteParts(tfd.Distribution):
     return tf.constant([self._offsets[-1]], tf.int32)
 
   def _sample_n(self, num_draws, seed=None):
-    whole = find_partition(self, 0)
-    return whole.sample_rest(num_draws, tfp.random.sanitize_seed(seed))
+    whole = partition_of(self)
+    return whole.draw_rest(num_draws, tfp.random.sanitize_seed(seed))
 
   def _log_prob(self, values):
     parts = self.unpack(values)
-    num_values = _shapes.leading(values)
+    num_values = shapes.leading(values)
     _, dtype = self.describe()
     terms = []
     for index, part in enumerate(parts):
       law = self.conditional(index, parts[:index], num_values)
-      term = find_partition(law, 0).log_prob(part[tf.newaxis])[0]
+      term = partition_of(law).log_prob(part[tf.newaxis])[0]
       terms.append(tf.cast(term, dtype))
     return tf.add_n(terms)
 
@@ -162,30 +160,57 @@ class _Cells(NamedTuple):
   source: object
 
 
-@RegisterPartition(DiscreteParts)
-def partition_parts(q, num_summed):
-  num_values, dtype = q.describe()
-  batch_shape = q.batch_shape.as_list()
-  log_mass = tf.zeros([1, *batch_shape], dtype)
-  if num_summed == 0:  # the rest is everything
-    values = tf.zeros([0, *batch_shape, *q.event_shape], q.dtype)
-    cells = [_Cells(log_mass, [], None)]
-    return _partition_of(q, values, log_mass[:0], cells, num_values)
-  beam, cells = [], []
-  for index in range(q.num_parts):
-    part = find_partition(
-      q.conditional(index, beam, log_mass.shape[0]), num_summed
+@register(DiscreteParts)
+class Parts(Partition):
+  """The best joint values of a beam, and the cells of the rest."""
+
+  def __init__(self, q, values=None, log_mass=None, cells=None):
+    """Makes the whole, unless values are given.
+
+    Args:
+      q: A `DiscreteParts`.
+      values: `Tensor` of shape `[k] + batch_shape + event_shape`, or `None`.
+      log_mass: `Tensor` of shape `[k] + batch_shape`, their log-masses.
+      cells: List of `_Cells`.
+    """
+    self.distribution = q
+    num_values, self._dtype = q.describe()
+    batch_shape = q.batch_shape.as_list()
+    if values is None:  # the rest is everything
+      values = tf.zeros([0, *batch_shape, *q.event_shape], q.dtype)
+      log_mass = tf.zeros([0, *batch_shape], self._dtype)
+      cells = [_Cells(tf.zeros([1, *batch_shape], self._dtype), [], None)]
+    log_rest = tf.fill(batch_shape, tf.constant(-np.inf, self._dtype))
+    if cells:
+      log_cells = tf.concat([cell.log_mass for cell in cells], axis=0)
+      log_rest = tf.reduce_logsumexp(log_cells, axis=0)
+    super().__init__(
+      values=values,
+      log_weights=tf.stop_gradient(log_mass),
+      log_rest=tf.stop_gradient(log_rest),
+      sample_rest=(lambda n, seed: _draw(q, cells, n, seed)) if cells else None,
+      num_values=num_values,
     )
-    part = part._replace(
-      log_weights=tf.cast(part.log_weights, dtype),
-      log_rest=tf.cast(part.log_rest, dtype),
-    )
-    if part.sample_rest is not None:
-      cells.append(_Cells(log_mass + part.log_rest, beam, part.sample_rest))
-    beam, log_mass, dropped = _extend(beam, log_mass, part, num_summed)
-    if dropped is not None:
-      cells.append(dropped)
-  return _partition_of(q, q.pack(beam), log_mass, cells, num_values)
+
+  def best(self, num_summed):
+    q, dtype = self.distribution, self._dtype
+    if num_summed == 0:
+      return Parts(q)
+    log_mass = tf.zeros([1, *q.batch_shape.as_list()], dtype)
+    beam, cells = [], []
+    for index in range(q.num_parts):
+      law = q.conditional(index, beam, log_mass.shape[0])
+      part = partition_of(law).best(num_summed)
+      part = part.replace(
+        log_weights=tf.cast(part.log_weights, dtype),
+        log_rest=tf.cast(part.log_rest, dtype),
+      )
+      if part.has_rest:
+        cells.append(_Cells(log_mass + part.log_rest, beam, part.draw_rest))
+      beam, log_mass, dropped = _extend(beam, log_mass, part, num_summed)
+      if dropped is not None:
+        cells.append(dropped)
+    return Parts(q, q.pack(beam), log_mass, cells)
 
 
 def _extend(beam, log_mass, part, num_summed):
@@ -202,9 +227,9 @@ def _extend(beam, log_mass, part, num_summed):
     ).indices,
     [rank - 1, *range(rank - 1)],
   )
-  masses = _shapes.take(masses, order)
-  candidates = [_shapes.take(x, order % size) for x in beam]
-  candidates.append(_shapes.take(join(part.values), order))
+  masses = shapes.take(masses, order)
+  candidates = [shapes.take(x, order % size) for x in beam]
+  candidates.append(shapes.take(join(part.values), order))
   kept = [x[:num_summed] for x in candidates]
   if num_listed * size <= num_summed:
     return kept, masses, None
@@ -212,29 +237,10 @@ def _extend(beam, log_mass, part, num_summed):
   return kept, masses[:num_summed], _Cells(masses[num_summed:], dropped, None)
 
 
-def _partition_of(q, values, log_mass, cells, num_values):
-  if cells:
-    log_cells = tf.concat([cell.log_mass for cell in cells], axis=0)
-    log_rest = tf.reduce_logsumexp(log_cells, axis=0)
-    sample_rest = lambda n, seed: _draw(q, cells, n, seed)
-  else:
-    log_rest = tf.fill(
-      q.batch_shape.as_list(), tf.constant(-np.inf, log_mass.dtype)
-    )
-    sample_rest = None
-  return Partition(
-    values=values,
-    log_weights=tf.stop_gradient(log_mass),
-    log_rest=tf.stop_gradient(log_rest),
-    sample_rest=sample_rest,
-    num_values=num_values,
-  )
-
-
 def _draw(q, cells, num_draws, seed):
   """Draws a cell, the part by which it leaves the beam, and the later parts."""
   # All seeds at once: under XLA a generator costs seconds of compilation.
-  cell_seed, *seeds = _random.split_seed(seed, n=1 + len(cells) + q.num_parts)
+  cell_seed, *seeds = random.split_seed(seed, n=1 + len(cells) + q.num_parts)
   sizes = [group.log_mass.shape[0] for group in cells]
   cell = _draw_cell(cells, num_draws, cell_seed)
   values = []
@@ -243,7 +249,7 @@ def _draw(q, cells, num_draws, seed):
     if any(_is_free(group, index) for group in cells):
       law = q.conditional(index, values, num_draws)
       free_seed = seeds[len(cells) + index]
-      value = find_partition(law, 0).sample_rest(1, free_seed)[0]
+      value = partition_of(law).draw_rest(1, free_seed)[0]
     start = 0
     for group, size, group_seed in zip(cells, sizes, seeds, strict=False):
       own = tf.clip_by_value(cell - start, 0, size - 1)
@@ -252,14 +258,14 @@ def _draw(q, cells, num_draws, seed):
       if _is_free(group, index):
         continue
       if index < len(group.values):
-        of_group = _shapes.take(group.values[index], own)
+        of_group = shapes.take(group.values[index], own)
       else:
         drawn = group.source(num_draws, group_seed)  # [num_draws, size] + ...
         drawn = tf.transpose(drawn, [1, 0, *range(2, drawn.shape.rank)])
-        of_group = _shapes.take(drawn, own[tf.newaxis])[0]
+        of_group = shapes.take(drawn, own[tf.newaxis])[0]
       if value is None:
         value = of_group
-      is_own = with_event_rank(is_own, of_group)
+      is_own = shapes.with_event_rank(is_own, of_group)
       value = tf.where(is_own, of_group, value)
     values.append(value)
   return q.pack(values)
@@ -277,7 +283,7 @@ def _draw_cell(cells, num_draws, seed):
   largest = tf.reduce_max(log_mass, axis=0)
   is_possible = tf.math.is_finite(largest)
   largest = tf.where(is_possible, largest, tf.zeros_like(largest))
-  masses = tf.reshape(tf.exp(log_mass - largest), [log_mass.shape[0], -1])
-  cell = _random.draw_index(tf.transpose(masses), num_draws, seed)
-  cell = tf.reshape(cell, tf.concat([[num_draws], tf.shape(largest)], axis=0))
-  return tf.ensure_shape(cell, [num_draws, *largest.shape])
+  masses = tf.exp(log_mass - largest)
+  masses = tf.transpose(masses, [*range(1, masses.shape.rank), 0])
+  u = random.uniform([num_draws, *shapes.as_list(largest)], seed)
+  return random.search_index(masses[tf.newaxis], u)

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tfp_rb.partitions import _shapes
-from tfp_rb.partitions.base import registered_function
+from tfp_rb.internal import shapes
+from tfp_rb.partitions import family_of
 from tfp_rb.vi._joint import Joint
 from tfp_rb.vi._parts import DiscreteParts
 
@@ -75,7 +75,7 @@ def split(surrogate, seed, stopped_surrogate=None):
     return joint.total([laws[i].log_prob(known[i]) for i in indices], n)
 
   def complete(values, seed):
-    n = _shapes.leading(values)
+    n = shapes.leading(values)
     parts = discrete.unpack(values) if len(joint.discrete) > 1 else [values]
     known = {i: joint.repeat(x, i, n) for i, x in early.items()}
     known.update(zip(joint.discrete, parts, strict=True))
@@ -116,7 +116,7 @@ def _discrete_laws(joint, early):
   laws = joint.laws(early, None)
   alone = [joint.with_batch_of_whole(laws[i], 0) for i in joint.discrete]
   for i, law in zip(joint.discrete, alone, strict=True):
-    if registered_function(law) is None:
+    if family_of(law) is None:
       raise NotImplementedError(
         f'Part `{joint.names[i]}` of `surrogate_posterior` must be discrete '
         'with a partition, or fully reparameterizable, but is a '
@@ -142,7 +142,7 @@ def _discrete(joint, early, alone):
     i, before = joint.discrete[number], joint.discrete[:number]
     if not joint.depends(i, on=before):
       return alone[number]
-    n = _shapes.leading(values[0])
+    n = shapes.leading(values[0])
     known = {i: joint.repeat(x, i, n) for i, x in early.items()}
     known.update(zip(before, values, strict=True))
     return joint.with_batch_of_whole(joint.laws(known, n)[i], 1)

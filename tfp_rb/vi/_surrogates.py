@@ -7,15 +7,24 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tfp_rb._checks import is_wrapper
-from tfp_rb._random import split_seed
-from tfp_rb._types import Distribution, Seed, TensorLike
+from tfp_rb.internal.random import split_seed
+from tfp_rb.internal.types import Distribution, Seed, TensorLike
+from tfp_rb.partitions.base import plain_class
 
 __all__ = ['build_factored_surrogate_posterior']
 
 tfb = tfp.bijectors
 tfd = tfp.distributions
 
+_WRAPPERS = tuple(
+  plain_class(kind)
+  for kind in (
+    tfd.Independent,
+    tfd.Sample,
+    tfd.BatchBroadcast,
+    tfd.BatchReshape,
+  )
+)
 _NUM_DRAWS = 16
 _NOISE = 1e-2
 _SMOOTHING = 1e-3  # mass added in all, so that no logit starts at -inf
@@ -174,11 +183,11 @@ def _builder_of(d):
 
 
 def _unwrapped(d):
-  return _unwrapped(d.distribution) if is_wrapper(d) else d
+  return _unwrapped(d.distribution) if isinstance(d, _WRAPPERS) else d
 
 
 def _rewrapped(d, function):  # `function(unwrapped d)`, wrapped as `d` is
-  if is_wrapper(d):
+  if isinstance(d, _WRAPPERS):
     return d.copy(distribution=_rewrapped(d.distribution, function))
   return function(d)
 

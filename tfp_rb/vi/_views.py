@@ -2,12 +2,10 @@
 
 import tensorflow as tf
 
-from tfp_rb._atoms import draw_atoms
-from tfp_rb._checks import is_product
-from tfp_rb._local_expectation import LocalExpectation
-from tfp_rb._rao_blackwell import rao_blackwellize
-from tfp_rb.estimators.base import innermost
-from tfp_rb.partitions import _shapes
+from tfp_rb.designs import draw, whole_of
+from tfp_rb.estimators.local_expectation import LocalExpectation
+from tfp_rb.estimators.rao_blackwell import rao_blackwellize
+from tfp_rb.internal import shapes
 from tfp_rb.vi._arguments import (
   default_estimator,
   differentiates_f,
@@ -15,6 +13,11 @@ from tfp_rb.vi._arguments import (
 )
 
 __all__ = ['views_of']
+
+
+def is_product(distribution):
+  """Whether a distribution is a product of independent sites."""
+  return whole_of(distribution).sites() is not None
 
 
 def views_of(parts, estimator, sample_size, seed):
@@ -48,13 +51,13 @@ def views_of(parts, estimator, sample_size, seed):
       '`tfp_rb.rao_blackwellize`, which sums them jointly.'
     )
   if differentiates_f(estimator):
-    kind = type(innermost(estimator)).__name__
+    kind = type(estimator.unwrap()).__name__
     raise ValueError(
       f'`gradient_estimator` must not be of `{kind}`, which differentiates by '
       'the atoms, where `surrogate_posterior` has several discrete parts. Use, '
       'for example, `tfp_rb.REINFORCE` with a baseline.'
     )
-  joint = draw_atoms(parts.discrete, 1, seed).values
+  joint = draw(whole_of(parts.discrete), 1, seed).values
   held = parts.discrete.unpack(joint)
   return [
     (
@@ -79,7 +82,7 @@ def _own_estimator(estimator, distribution, sample_size):
 
 def _substitute(discrete, held, index):
   def substituted(values):
-    n = _shapes.leading(values)
+    n = shapes.leading(values)
     everything = [tf.repeat(x, n, axis=0) for x in held]
     everything[index] = values
     return discrete.pack(everything)

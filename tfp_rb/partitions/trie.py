@@ -8,7 +8,7 @@ is a disjoint union of cylinders, one for each way to leave the trie of the set.
 import numpy as np
 import tensorflow as tf
 
-from tfp_rb import _random
+from tfp_rb.internal import random, shapes
 
 __all__ = ['complement', 'draw_from_complement', 'merge']
 
@@ -40,12 +40,7 @@ def merge(log_weights, num_summed):
   index = index[..., tf.newaxis]  # [rows, nodes, s, sites of the node]
   while relative.shape[1] > 1:
     size = relative.shape[2]
-    pairs = np.array([
-      (i, j)
-      for i in range(size)
-      for j in range(size)
-      if (i + 1) * (j + 1) <= num_summed
-    ], np.int32)  # fmt: skip
+    pairs = _pairs(size, num_summed)
     left, right = relative[:, 0::2], relative[:, 1::2]
     sums = tf.gather(left, pairs[:, 0], axis=2) + tf.gather(
       right, pairs[:, 1], axis=2
@@ -102,29 +97,34 @@ def complement(best, symbols):
   return cylinders, continuations
 
 
-def draw_from_complement(
-  best, symbols, cylinders, continuations, num_draws, seed
-):
-  """Draws symbols of values of the rest: `[rows, sites, num_draws]`."""
+def draw_from_complement(best, symbols, cylinders, continuations, u):
+  """Finds symbols of values of the rest by inverse CDF.
+
+  Args:
+    best: As in `complement`.
+    symbols: As in `complement`.
+    cylinders: As returned by `complement`.
+    continuations: As returned by `complement`.
+    u: `float64` `Tensor` of shape `[rows, num_draws, sites + 2]`, uniform: the
+      cylinder, the symbol by which it is entered, one for each free site.
+
+  Returns:
+    index: `int32` `Tensor` of shape `[rows, sites, num_draws]`.
+  """
   num_summed, num_sites = best.shape[1:]
-  # One call for all: under XLA a generator costs seconds of compilation.
-  u = _random.uniform(
-    [tf.shape(best)[0], num_draws, num_sites + 2],
-    seed,
-    symbols.dtype,
-    draw_axis=1,
-  )
-  flat = lambda x: tf.reshape(
-    x, [-1, num_summed * num_sites, *x.shape[3:].as_list()]
-  )
-  cylinder = _random.search_index(
-    _masses(flat(cylinders))[:, tf.newaxis], u[..., 0]
+  rows = shapes.leading(best)
+  cylinder = random.search_index(
+    _masses(tf.reshape(cylinders, [rows, num_summed * num_sites]))[
+      :, tf.newaxis
+    ],
+    u[..., 0],
   )  # [rows, num_draws]
   prefix = tf.gather(best, cylinder // num_sites, batch_dims=1)
   departure = (cylinder % num_sites)[..., tf.newaxis]
-  leaving = tf.gather(flat(continuations), cylinder, batch_dims=1)
-  leaving = _random.search_index(_masses(leaving), u[..., 1])
-  free = _random.search_index(_masses(symbols)[:, tf.newaxis], u[..., 2:])
+  flat = [rows, num_summed * num_sites, symbols.shape[-1]]
+  leaving = tf.gather(tf.reshape(continuations, flat), cylinder, batch_dims=1)
+  leaving = random.search_index(_masses(leaving), u[..., 1])
+  free = random.search_index(_masses(symbols)[:, tf.newaxis], u[..., 2:])
   site = tf.range(num_sites)
   index = tf.where(
     site < departure,
@@ -139,3 +139,16 @@ def _masses(log_masses):
   largest = tf.reduce_max(log_masses, axis=-1, keepdims=True)
   largest = tf.where(tf.math.is_finite(largest), largest, 0.0)
   return tf.exp(log_masses - largest)
+
+
+def _pairs(size, num_summed):
+  """Ranks `(i, j)` of a pair that can be among the `num_summed` best."""
+  # The pair (i, j) is beaten by all (i', j') with i' <= i and j' <= j.
+  second = [
+    np.arange(min(size, num_summed // (i + 1)), dtype=np.int32)
+    for i in range(min(size, num_summed))
+  ]
+  first = np.repeat(
+    np.arange(len(second), dtype=np.int32), [len(row) for row in second]
+  )
+  return np.stack([first, np.concatenate(second)], axis=1)

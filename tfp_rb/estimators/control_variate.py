@@ -1,24 +1,31 @@
 """REBAR and RELAX: the score function and a relaxed control variate."""
 
 import abc
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfp_rb import _checks, _gradient, _random
-from tfp_rb._atoms import Atoms
-from tfp_rb._logits import softmax
-from tfp_rb._types import (
+from tfp_rb.designs import Atoms
+from tfp_rb.estimators.base import Estimate
+from tfp_rb.estimators.relaxed import (
+  RelaxedEstimator,
+  call_at_floats,
+  draw_free_noise,
+  draw_noise,
+  given_rest,
+  linear_in,
+  relaxation_of,
+  softmax,
+)
+from tfp_rb.estimators.temperature import read_scalar
+from tfp_rb.internal import gradients, random
+from tfp_rb.internal.types import (
   Distribution,
   Integrand,
   Numeric,
   StatelessSeed,
   Temperature,
 )
-from tfp_rb.estimators._relaxation import linear_in, relaxation_of
-from tfp_rb.estimators._relaxed import RelaxedEstimator, call_at_floats
-from tfp_rb.estimators.base import Estimate
-from tfp_rb.estimators.temperature import read_scalar
 
 __all__ = ['RelaxedControlVariate']
 
@@ -59,18 +66,21 @@ class RelaxedControlVariate(RelaxedEstimator):
   def __init__(
     self,
     temperature: Temperature,
+    *,
     scale: Numeric = 1.0,
     restricted: bool | None = None,
     num_samples: int = 1,
     name: str | None = None,
   ) -> None:
-    super().__init__(temperature, restricted, num_samples, name)
+    super().__init__(
+      temperature, restricted=restricted, num_samples=num_samples, name=name
+    )
     read_scalar(scale, tf.float32, 'scale', is_positive=False)
     self.scale = scale
 
   @abc.abstractmethod
   def control_variate_at(
-    self, f: Integrand, relaxed: tf.Tensor, distribution: Distribution
+    self, f: Integrand, relaxed: tf.Tensor, batch_shape: list[Any]
   ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns `c` at relaxed atoms, `[n] + batch_shape`, and its slope."""
 
@@ -81,13 +91,11 @@ class RelaxedControlVariate(RelaxedEstimator):
     atoms: Atoms,
     seed: StatelessSeed,
   ) -> Estimate:
-    relaxation = relaxation_of(distribution, type(self).__name__)
+    relaxation = relaxation_of(atoms, self)
     one_hot = relaxation.to_one_hot(atoms.values)
     inputs = relaxation.to_event(one_hot)
-    value = _checks.check_result(
-      call_at_floats(f, inputs, self), inputs, distribution, 'f'
-    )
-    ratio = tf.cast(_gradient.likelihood_ratio(atoms.log_prob), value.dtype)
+    value = call_at_floats(f, inputs, self)
+    ratio = tf.cast(gradients.likelihood_ratio(atoms.log_prob), value.dtype)
     surrogate = value * ratio
     corrected = self._corrected(relaxation, atoms, one_hot)
     if corrected.start == value.shape[0]:
@@ -100,8 +108,9 @@ class RelaxedControlVariate(RelaxedEstimator):
 
     with tf.GradientTape(persistent=True) as tape:
       by_log_probs, by_log_rest = self._coefficients(
-        lambda perturbed: self._relaxed(f, relaxation, perturbed, distribution),
-        relaxation,
+        lambda perturbed: self._relaxed(
+          f, relaxation, perturbed, distribution, atoms.partition.batch_shape
+        ),
         corrected,
         over_sites,
         seed,
@@ -132,7 +141,7 @@ class RelaxedControlVariate(RelaxedEstimator):
     if not variables:
       return Estimate(value, surrogate)
     return Estimate(
-      value, surrogate, _gradient.objective_of(objective, tape, variables)
+      value, surrogate, gradients.objective_of(objective, tape, variables)
     )
 
   def _corrected(self, relaxation, atoms, one_hot):
@@ -140,18 +149,19 @@ class RelaxedControlVariate(RelaxedEstimator):
       log_probs = relaxation.log_probs[tf.newaxis]
       return _Corrected(0, one_hot, log_probs, None, atoms.weights > 0.0)
     # What is summed by plain score terms needs no control variate.
-    log_probs, log_rest, is_drawn = relaxation.of_rest(atoms, one_hot)
+    log_probs, log_rest, is_drawn = given_rest(
+      relaxation.log_probs, atoms, one_hot
+    )
     start = atoms.num_summed if isinstance(atoms.num_summed, int) else 0
     return _Corrected(
       start, *(x[start:] for x in (one_hot, log_probs, log_rest, is_drawn))
     )
 
-  def _coefficients(self, relaxed, relaxation, corrected, over_sites, seed):
+  def _coefficients(self, relaxed, corrected, over_sites, seed):
     """What the control variate adds to the gradient.
 
     Args:
       relaxed: Callable, perturbed values to `c` and its gradient by them.
-      relaxation: The `Relaxation`.
       corrected: The `_Corrected`.
       over_sites: Callable, `[n] + batch_shape` to a shape beside the vectors.
       seed: Stateless seed, `int32[2]`.
@@ -160,9 +170,9 @@ class RelaxedControlVariate(RelaxedEstimator):
       by_log_probs: `Tensor` like `corrected.one_hot`.
       by_log_rest: `Tensor` of shape `[n] + batch_shape`.
     """
-    noise_seed, reference_seed = _random.split_seed(seed, n=2)
+    noise_seed, reference_seed = random.split_seed(seed, n=2)
     one_hot, log_probs = corrected.one_hot, corrected.log_probs
-    noise = relaxation.noise(log_probs, one_hot, noise_seed)
+    noise = draw_noise(log_probs, one_hot, noise_seed)
     control, slope = relaxed(noise.perturbed)
     control = tf.cast(control, one_hot.dtype)
     scale = read_scalar(self.scale, one_hot.dtype, 'scale', is_positive=False)
@@ -170,9 +180,7 @@ class RelaxedControlVariate(RelaxedEstimator):
     by_log_rest = tf.zeros_like(control)
     if corrected.log_rest is not None and self.num_references:
       # The last atom is a draw, wherever something is drawn.
-      free = relaxation.free_noise(
-        log_probs[-1], self.num_references, reference_seed
-      )
+      free = draw_free_noise(log_probs[-1], self.num_references, reference_seed)
       level = tf.cast(tf.reduce_mean(relaxed(free)[0], axis=0), control.dtype)
       by_log_rest = scale * (level - control)
     return tuple(
@@ -183,7 +191,7 @@ class RelaxedControlVariate(RelaxedEstimator):
       )
     )
 
-  def _relaxed(self, f, relaxation, perturbed, distribution):
+  def _relaxed(self, f, relaxation, perturbed, distribution, batch_shape):
     """`c` at the relaxed atoms, and its gradient by the perturbed values."""
     # Finite at impossible classes, or a trained temperature would be NaN.
     perturbed = tf.maximum(perturbed, -1e30)
@@ -192,7 +200,7 @@ class RelaxedControlVariate(RelaxedEstimator):
     with tf.GradientTape() as tape:
       tape.watch(relaxed)
       inputs = relaxation.to_event(relaxed)
-    control, slope = self.control_variate_at(f, inputs, distribution)
+    control, slope = self.control_variate_at(f, inputs, batch_shape)
     slope = tape.gradient(inputs, relaxed, output_gradients=slope)
     mean = tf.reduce_sum(relaxed * slope, axis=-1, keepdims=True)
     return control, relaxed * (slope - mean) / temperature

@@ -6,7 +6,7 @@ never one less the tail above it.
 
 import tensorflow as tf
 
-from tfp_rb import _random
+from tfp_rb.internal import random
 
 __all__ = ['Gaps', 'invert_tail']
 
@@ -20,7 +20,7 @@ class Gaps:
     Args:
       excluded: `Tensor` of shape `[n] + batch_shape`, ascending.
       mode: `Tensor` of `batch_shape`, a most probable value.
-      tail: Callable `(z, below)`, as in `CountLaw`, for any `z`.
+      tail: Callable `(z, below)`, as in `Window`, for any `z`.
       lowest: Python `float`, the smallest value of the law.
     """
     self._tail = tail
@@ -51,7 +51,7 @@ class Gaps:
     """Draws from the gaps.
 
     Args:
-      u: `Tensor` of shape `[2, num_draws] + batch_shape`, uniform.
+      u: `Tensor` of shape `[num_draws] + batch_shape + [2]`, uniform.
       bound: Python `float`, the largest value returned.
 
     Returns:
@@ -59,7 +59,7 @@ class Gaps:
     """
     rank = self._masses.shape.rank
     masses = tf.transpose(self._masses, [*range(1, rank), 0])
-    index = _random.search_index(masses[tf.newaxis], u[0])
+    index = random.search_index(masses[tf.newaxis], u[..., 0])
     one_hot = tf.one_hot(index, self._masses.shape[0], True, False, axis=1)
 
     def chosen(x):  # [gaps] + batch_shape -> [num_draws] + batch_shape
@@ -68,7 +68,7 @@ class Gaps:
 
     lower, upper = chosen(self._lower), chosen(self._upper)
     below = tf.reduce_any(one_hot & self._is_below, axis=1)
-    target = chosen(self._start) + u[1] * chosen(self._masses)
+    target = chosen(self._start) + u[..., 1] * chosen(self._masses)
     z = invert_tail(self._tail, target, below, upper, lower, lower + 1.0, bound)
     is_last = index == self._masses.shape[0] - 1
     # Rounding must not lead out of the gap.
@@ -87,7 +87,7 @@ def invert_tail(tail, target, below, first, last, lowest, bound):
   an element that is done no longer moves.
 
   Args:
-    tail: Callable `(z, below)`, as in `CountLaw`, for any `z`.
+    tail: Callable `(z, below)`, as in `Window`, for any `z`.
     target: `Tensor` of shape `[n] + batch_shape`.
     below: Boolean `Tensor` of that shape.
     first: `Tensor`, the first value of the window.

@@ -1,17 +1,14 @@
 """Rao-Blackwellization: sums the best atoms, draws the rest."""
 
 from collections.abc import Callable
+import copy
 
-import tensorflow as tf
+from tfp_rb.designs import IID, Sampler, atoms_of_budget, given, top_k
+from tfp_rb.estimators.base import GradientEstimator, check_estimator
+from tfp_rb.internal import checks
+from tfp_rb.internal.types import Distribution, TensorLike
 
-from tfp_rb import _checks, samplers
-from tfp_rb._atoms import draw_atoms, make_atoms
-from tfp_rb._summed_sets import atoms_of_budget, partition_into
-from tfp_rb._types import Distribution, TensorLike
-from tfp_rb.estimators.base import GradientEstimator
-from tfp_rb.partitions.base import find_partition, partition
-
-__all__ = ['rao_blackwellize']
+__all__ = ['RaoBlackwellized', 'Wrapper', 'rao_blackwellize']
 
 
 def rao_blackwellize(
@@ -19,7 +16,7 @@ def rao_blackwellize(
   num_summed: int | None = None,
   budget: int | None = None,
   atoms: Callable[[Distribution], TensorLike] | None = None,
-  sampler: samplers.Sampler | None = None,
+  sampler: Sampler | None = None,
 ) -> GradientEstimator:
   """Returns `estimator` with its most probable atoms summed exactly.
 
@@ -87,44 +84,36 @@ def rao_blackwellize(
       augmented policy optimization for program synthesis and semantic
       parsing. NeurIPS 2018. https://arxiv.org/abs/1807.02322
   """
-  if not isinstance(estimator, GradientEstimator):
+  check_estimator(estimator)
+  if estimator.chooses_atoms:
     raise TypeError(
-      '`estimator` must be a `tfp_rb.GradientEstimator`, but is '
-      f'{estimator!r}. Write, for example, `tfp_rb.REINFORCE()`.'
+      '`estimator` must leave the choice of its atoms to `rao_blackwellize`. '
+      f'{estimator.chooses_atoms} Pass an estimator that only draws, e.g. '
+      '`tfp_rb.REINFORCE()`.'
     )
-  overrides = type(estimator).sample_atoms
-  if overrides is not GradientEstimator.sample_atoms:
-    raise TypeError(
-      f'`estimator` must draw its atoms independently, but '
-      f'`{type(estimator).__name__}` sums atoms already. Pass an estimator '
-      'that only draws, e.g. `tfp_rb.REINFORCE()`.'
-    )
-  given = {'num_summed': num_summed, 'budget': budget, 'atoms': atoms}
-  if sum(value is not None for value in given.values()) != 1:
-    found = ', '.join(f'`{k}={v!r}`' for k, v in given.items())
+  settings = {'num_summed': num_summed, 'budget': budget, 'atoms': atoms}
+  if sum(value is not None for value in settings.values()) != 1:
+    found = ', '.join(f'`{k}={v!r}`' for k, v in settings.items())
     raise ValueError(
-      'Exactly one of `num_summed`, `budget` and `atoms` must be given, but '
-      f'got {found}. Give one of them.'
+      'Exactly one of `num_summed`, `budget` and `atoms` must be given; got '
+      f'{found}.'
     )
   if num_summed is not None:
-    num_summed = _checks.check_int(num_summed, 'num_summed', minimum=0)
+    num_summed = checks.check_int(num_summed, 'num_summed', minimum=0)
   elif budget is not None:
-    budget = _checks.check_int(budget, 'budget', minimum=1)
-  elif not callable(atoms):
+    budget = checks.check_int(budget, 'budget', minimum=1)
+  else:
+    checks.check_callable(atoms, 'atoms', 'lambda q: buffer')
+  sampler = IID() if sampler is None else sampler
+  if not isinstance(sampler, Sampler):
     raise TypeError(
-      '`atoms` must be a callable of the distribution that returns the values '
-      f'to sum, but is {atoms!r}. Write, for example, `lambda q: buffer`.'
-    )
-  sampler = samplers.IID() if sampler is None else sampler
-  if not isinstance(sampler, samplers.Sampler):
-    raise TypeError(
-      f'`sampler` must be one of `tfp_rb.samplers`, but is {sampler!r}. Write, '
+      f'`sampler` must be one of `tfp_rb.samplers`; got {sampler!r}. Write, '
       'for example, `tfp_rb.samplers.WithoutReplacement()`.'
     )
-  if budget is not None and not isinstance(sampler, samplers.IID):
+  if budget is not None and not sampler.is_independent:
     raise ValueError(
       '`sampler` must be `samplers.IID()` with a `budget`, which gives each '
-      f'batch member another number of draws, but is {sampler!r}. Use '
+      f'batch member another number of draws; got {sampler!r}. Use '
       '`num_summed`.'
     )
   if budget is None:
@@ -132,7 +121,39 @@ def rao_blackwellize(
   return RaoBlackwellized(estimator, num_summed, budget, atoms, sampler)
 
 
-class RaoBlackwellized(GradientEstimator):
+class Wrapper(GradientEstimator):
+  """Base class of estimators that choose atoms for another one."""
+
+  def __init__(self, estimator, name=None):
+    super().__init__(num_samples=estimator.num_samples, name=name)
+    self.estimator = estimator
+
+  @property
+  def differentiates_f(self):
+    return self.estimator.differentiates_f
+
+  @property
+  def needs_vectors(self):
+    return self.estimator.needs_vectors
+
+  def unwrap(self):
+    return self.estimator.unwrap()
+
+  def _around(self, estimator):
+    """Returns this wrapper around another estimator, with shared variables."""
+    copied = copy.copy(self)
+    copied.estimator = estimator
+    copied._num_samples = estimator.num_samples
+    return copied
+
+  def replace(self, num_samples):
+    return self._around(self.estimator.replace(num_samples))
+
+  def bind(self, *inputs):
+    return self._around(self.estimator.bind(*inputs))
+
+
+class RaoBlackwellized(Wrapper):
   """The result of `rao_blackwellize`."""
 
   def __init__(
@@ -144,43 +165,26 @@ class RaoBlackwellized(GradientEstimator):
     sampler=None,
     name=None,
   ):
-    super().__init__(num_samples=estimator.num_samples, name=name)
-    self.estimator = estimator
+    super().__init__(estimator, name)
     self.num_summed = num_summed
     self.budget = budget
     self.atoms = atoms
-    self.sampler = samplers.IID() if sampler is None else sampler
+    self.sampler = IID() if sampler is None else sampler
 
-  def sample_atoms(self, distribution, seed):
+  @property
+  def chooses_atoms(self):
+    return 'It is Rao-Blackwellized and sums atoms already.'
+
+  def num_extra(self, num_atoms):
+    return self.estimator.num_extra(num_atoms)
+
+  def choose_atoms(self, whole, seed):
     if self.budget is not None:
-      return atoms_of_budget(distribution, self.budget, seed)
+      return atoms_of_budget(whole, self.budget, seed)
     if self.atoms is not None:
-      best = find_partition(distribution, 1)
-      chosen = partition_into(distribution, best, self.atoms(distribution))
-      return self._atoms_of(distribution, best, chosen, seed)
-    if self.num_summed == 0:
-      if isinstance(self.sampler, samplers.IID):
-        return draw_atoms(distribution, self.num_samples, seed)
-      best = find_partition(distribution, 1)
-      whole = find_partition(distribution, 0)
-      return self._atoms_of(distribution, best, whole, seed)
-    best = partition(distribution, self.num_summed)
-    return self._atoms_of(distribution, best, best, seed)
-
-  def _atoms_of(self, distribution, best, chosen, seed):
-    """`Atoms` of the values of `chosen` and draws from its rest."""
-    num_summed = chosen.values.shape[0]
-    values, weights, mean_of_others = chosen.values, chosen.weights, None
-    if chosen.sample_rest is not None:
-      draws = self.sampler.draw(distribution, chosen, self.num_samples, seed)
-      values = tf.concat([values, draws.values], axis=0)
-      weights = tf.concat([weights, chosen.rest_weight * draws.shares], axis=0)
-      if draws.mean_of_others is not None:
-        mean_of_others = lambda x: tf.concat(
-          [tf.zeros_like(x[:num_summed]), draws.mean_of_others(x[num_summed:])],
-          axis=0,
-        )
-    return make_atoms(best, values, weights, num_summed, mean_of_others)
+      values = self.atoms(whole.distribution)
+      return given(whole, values, self.num_samples, self.sampler, seed)
+    return top_k(whole, self.num_summed, self.num_samples, self.sampler, seed)
 
   def evaluate(self, f, distribution, atoms, seed):
     return self.estimator.evaluate(f, distribution, atoms, seed)

@@ -1,4 +1,4 @@
-"""Tests for users who bring an estimator or a distribution of their own."""
+"""The test that an estimator is unbiased."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,11 +7,12 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tfp_rb import _enumeration, _random
 from tfp_rb._expectation import expectation
-from tfp_rb._types import Problem, StatelessSeed, TensorLike
 from tfp_rb.estimators.base import GradientEstimator
-from tfp_rb.partitions.base import registered_function
+from tfp_rb.internal import random
+from tfp_rb.internal.types import Problem, StatelessSeed, TensorLike
+from tfp_rb.partitions import family_of
+from tfp_rb.testing import enumeration
 
 __all__ = ['UnbiasednessReport', 'assert_unbiased']
 
@@ -100,7 +101,7 @@ def assert_unbiased(
   if parameters is None:
     parameters = [tf.constant(_DEFAULT_LOGITS, tf.float64)]
   parameters = [tf.convert_to_tensor(p) for p in parameters]
-  value, gradients = _enumeration.exact_reference(problem, parameters)
+  value, gradients = enumeration.exact_reference(problem, parameters)
   gradient = _flat(gradients)
   if not np.any(gradient):
     raise ValueError(
@@ -108,7 +109,7 @@ def assert_unbiased(
       'relative to it. Choose another `f` or other `parameters`.'
     )
   outcomes = [
-    _enumeration.enumerate_outcomes(
+    enumeration.enumerate_outcomes(
       estimator, problem, parameters, _MOST_OUTCOMES, seed=s
     )
     for s in (seed, (seed[0] + 1, seed[1]))
@@ -130,9 +131,8 @@ def assert_unbiased(
 
 def _is_partition_of_the_user(distribution):
   """Of the distribution, or of one that it wraps."""
-  function = registered_function(distribution)
-  # `str`, since a function made by `exec` may have no module.
-  if not str(function.__module__).startswith('tfp_rb.'):
+  family = family_of(distribution)
+  if family is None or family.is_of_user:
     return True
   wrapped = getattr(distribution, 'distribution', None)
   return wrapped is not None and _is_partition_of_the_user(wrapped)
@@ -179,7 +179,7 @@ def _check_by_draws(
 
   @tf.function(autograph=False)
   def draw(seed):
-    tiled = _enumeration.tile(parameters, _CHUNK)
+    tiled = enumeration.tile(parameters, _CHUNK)
     with tf.GradientTape() as tape:
       tape.watch(tiled)
       f, distribution = problem(*tiled)
@@ -196,7 +196,7 @@ def _check_by_draws(
   def moments(num_chunks, seed):
     total, squares = 0.0, 0.0
     for _ in range(num_chunks):
-      seed, chunk_seed = _random.split_seed(seed, n=2)
+      seed, chunk_seed = random.split_seed(seed, n=2)
       errors = draw(chunk_seed).numpy() - expected
       total, squares = total + errors.sum(0), squares + errors.T @ errors
     n = num_chunks * _CHUNK
@@ -213,7 +213,7 @@ def _check_by_draws(
       tfp.math.igammacinv(np.float64(d / 2), np.float64(false_fail_rate / 2))
     )
   )
-  pilot_seed, test_seed = _random.split_seed(seed, n=2)
+  pilot_seed, test_seed = random.split_seed(seed, n=2)
   _, covariance, _ = moments(4, pilot_seed)
   spread = np.linalg.eigvalsh(covariance[num_values:, num_values:])[-1]
   norm = np.linalg.norm(gradient)

@@ -9,7 +9,7 @@ several such passes, `tf.random.stateless_categorical` one Gumbel per entry.)
 import numpy as np
 import tensorflow as tf
 
-from tfp_rb import _random
+from tfp_rb.internal import random, shapes
 
 __all__ = ['BlockedTable']
 
@@ -23,11 +23,12 @@ class BlockedTable:
     Args:
       table: Differentiable `Tensor` of shape `[rows, size]`, `size` static.
     """
-    size = table.shape[-1]
+    rows, size = shapes.as_list(table)
+    self._rows = rows
     self._block_size = block_size = _block_size(size)
     num_blocks, remainder = divmod(size, block_size)
     whole = table[:, : num_blocks * block_size] if remainder else table
-    self._parts = [tf.reshape(whole, [-1, num_blocks, block_size])]
+    self._parts = [tf.reshape(whole, [rows, num_blocks, block_size])]
     if remainder:
       # A block of its own: padding the table would double the cost under XLA.
       last = tf.pad(
@@ -103,7 +104,7 @@ class BlockedTable:
     _, block = tf.math.top_k(tops, num_blocks)
     block = tf.sort(block, axis=-1)
     inside = self._take(block)
-    flat = tf.reshape(inside, [-1, num_blocks * self._block_size])
+    flat = tf.reshape(inside, [self._rows, num_blocks * self._block_size])
     best, position = tf.math.top_k(flat, num_best)
     index = (
       tf.gather(block, position // self._block_size, batch_dims=1)
@@ -147,30 +148,28 @@ class BlockedTable:
     )
     return tf.where(is_excluded, tf.zeros_like(masses), masses)
 
-  def draw(self, index, rest_sums, num_draws, seed):
-    """Draws entries other than `index`: `int32` `[num_draws, rows]`.
+  def search(self, index, rest_sums, u):
+    """Finds entries other than `index` by inverse CDF.
 
     Args:
       index: `int32` `Tensor` of shape `[rows, k]`, or `None` to draw from all.
       rest_sums: As returned by `split`; `None` to draw from all.
-      num_draws: Python `int`.
-      seed: Stateless seed, `int32[2]`.
+      u: `float64` `Tensor` of shape `[num_draws, rows, 2]`, uniform: one for
+        the block, one for the entry in it.
 
     Returns:
       index: `int32` `Tensor` of shape `[num_draws, rows]`.
     """
     sums = tf.stop_gradient(self._sums) if rest_sums is None else rest_sums
-    u = _random.uniform(
-      [2, num_draws, tf.shape(sums)[0]], seed, sums.dtype, draw_axis=1
-    )
-    block = tf.zeros_like(u[0], tf.int32)
     if sums.shape[-1] > 1:
-      block = _random.search_index(sums[tf.newaxis], u[0])
+      block = random.search_index(sums[tf.newaxis], u[..., 0])
+    else:
+      block = tf.zeros(shapes.as_list(u)[:-1], tf.int32)
     inside = self._take(tf.transpose(block))  # [rows, num_draws, block_size]
     masses = tf.exp(inside - self._highest[..., tf.newaxis])
     if index is not None:
       masses = self._without(masses, tf.transpose(block), index)
-    position = _random.search_index(tf.transpose(masses, [1, 0, 2]), u[1])
+    position = random.search_index(tf.transpose(masses, [1, 0, 2]), u[..., 1])
     return block * self._block_size + position
 
 

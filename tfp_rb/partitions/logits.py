@@ -8,7 +8,6 @@ __all__ = [
   'bernoulli_log_probs',
   'categorical_logits',
   'parameter_dtype',
-  'softmax',
 ]
 
 
@@ -29,7 +28,9 @@ def categorical_logits(distribution):
   """Unnormalised log-probabilities, `batch_shape + [K]`."""
   if distribution.logits is not None:
     return tf.convert_to_tensor(distribution.logits)
-  return _log_of_probs(tf.convert_to_tensor(distribution.probs))
+  # Cast first: the logarithm of a half-precision number has few digits left.
+  probs = at_least_float32(tf.convert_to_tensor(distribution.probs))
+  return _log_of_probs(probs)
 
 
 def bernoulli_log_probs(distribution):
@@ -41,15 +42,6 @@ def bernoulli_log_probs(distribution):
     probs = at_least_float32(tf.convert_to_tensor(distribution.probs))
     log_probs = [_log_of_probs(1.0 - probs), _log_of_probs(probs)]
   return tf.stack(log_probs, axis=-1)
-
-
-def softmax(logits):
-  """Along the last axis; of any rank, where oneDNN has five axes at most."""
-  if logits.shape.rank is not None and logits.shape.rank <= 5:
-    return tf.nn.softmax(logits)
-  shape = tf.shape(logits)
-  flat = tf.nn.softmax(tf.reshape(logits, [-1, shape[-1]]))
-  return tf.ensure_shape(tf.reshape(flat, shape), logits.shape)
 
 
 def _log_of_probs(probs):

@@ -1,0 +1,168 @@
+"""The private parts of `tfp_rb` that tests use, under plain names.
+
+A test imports what is not public from here and nowhere else, so that only this
+file changes when a module of the package moves.
+"""
+
+import tensorflow as tf
+
+from tfp_rb import datasets
+from tfp_rb._expectation import estimate_at
+from tfp_rb.designs import draw, is_draw, whole_of
+from tfp_rb.designs.subsets import leave_one_out_weights
+from tfp_rb.diagnostics._closed_forms import Row as ClosedFormRow
+from tfp_rb.diagnostics._closed_forms import variance as closed_form_variance
+from tfp_rb.diagnostics._moments import total_variance
+from tfp_rb.diagnostics._pairs import _bias_of as bias_of
+from tfp_rb.diagnostics._pairs import mean_and_interval
+from tfp_rb.diagnostics._support import tabulate
+from tfp_rb.estimators.relaxed import softmax
+from tfp_rb.internal import random
+from tfp_rb.internal.gradients import likelihood_ratio
+from tfp_rb.internal.random import (
+  search_index,
+  split_seed,
+  stratified_uniform,
+  uniform,
+)
+from tfp_rb.models._base import EstimatorModel
+from tfp_rb.models._convolutions import Convolutions
+from tfp_rb.models._frames import Frames
+from tfp_rb.partitions import base, partition_of
+from tfp_rb.partitions.base import plain_class
+from tfp_rb.partitions.counts import _large_poisson_tail as large_poisson_tail
+from tfp_rb.testing.enumeration import enumerate_outcomes, exact_reference
+from tfp_rb.vi import _surrogates
+from tfp_rb.vi._split import split as split_joint
+
+__all__ = [
+  'ClosedFormRow',
+  'Convolutions',
+  'EstimatorModel',
+  'Frames',
+  'ask_server',
+  'bias_of',
+  'closed_form_variance',
+  'copy_registry',
+  'draw_atoms',
+  'enumerate_outcomes',
+  'exact_reference',
+  'estimate_with_draws',
+  'exclude',
+  'find_partition',
+  'is_draw',
+  'large_poisson_tail',
+  'leave_one_out_weights',
+  'likelihood_ratio',
+  'mean_and_interval',
+  'patch_bits',
+  'patch_num_pilot_draws',
+  'patch_step_seed',
+  'patch_timeout',
+  'plain_class',
+  'registered_partitions',
+  'relaxation_of',
+  'search_index',
+  'seed_of_evaluation',
+  'softmax',
+  'split_joint',
+  'split_seed',
+  'stratified_uniform',
+  'tabulate',
+  'total_variance',
+  'uniform',
+]
+
+ask_server = datasets._ask
+
+
+def find_partition(distribution, num_summed):
+  """As `tfp_rb.partition`, but with fewer values where there are fewer."""
+  return partition_of(distribution).best(num_summed)
+
+
+def exclude(distribution, partition, values):
+  """Splits a distribution into `values` and all others."""
+  del distribution
+  return partition.excluding(values)
+
+
+def draw_atoms(distribution, num_draws, seed):
+  """Returns `Atoms` of independent draws."""
+  return draw(whole_of(distribution), num_draws, seed)
+
+
+def relaxation_of(distribution):
+  """The relaxed form of a distribution."""
+  return partition_of(distribution).relaxation()
+
+
+class _WithDraws:
+  """A partition whose draws a function makes."""
+
+  def __init__(self, inner, function):
+    self._inner, self._function = inner, function
+
+  def __getattr__(self, name):
+    return getattr(self._inner, name)
+
+  def best(self, num_summed):
+    return _WithDraws(self._inner.best(num_summed), self._function)
+
+  def excluding(self, values):
+    return _WithDraws(self._inner.excluding(values), self._function)
+
+  def truncated(self, num_summed):
+    return _WithDraws(self._inner.truncated(num_summed), self._function)
+
+  def draw_rest(self, num_draws, seed):
+    del seed
+    return self._function(self._inner, num_draws)
+
+
+def estimate_with_draws(f, distribution, estimator, function, seed=(0, 0)):
+  """As `expectation`, where `function(partition, num_draws)` draws."""
+  seed = tf.constant(seed)
+  whole = _WithDraws(partition_of(distribution), function)
+  atoms = estimator.atoms_of(whole, seed)
+  return estimate_at(atoms, f, distribution, estimator, seed)
+
+
+def copy_registry(monkeypatch):
+  """Lets a test register partitions that are forgotten after it."""
+  monkeypatch.setattr(base, '_REGISTRY', dict(base._REGISTRY))
+
+
+def registered_partitions():
+  """The classes of distributions whose partitions are in the package.
+
+  Parts of joint distributions, registered by `vi`, are not among them.
+  """
+  return {
+    kind
+    for kind, family in base._REGISTRY.items()
+    if str(family.whole.__module__).startswith('tfp_rb.partitions')
+  }
+
+
+def patch_bits(monkeypatch, function):
+  monkeypatch.setattr(random, '_bits', function)
+
+
+def patch_num_pilot_draws(monkeypatch, number):
+  """Sets from how many draws of the model a surrogate is initialised."""
+  monkeypatch.setattr(_surrogates, '_NUM_DRAWS', number)
+
+
+def patch_timeout(monkeypatch, seconds):
+  monkeypatch.setattr(datasets, '_TIMEOUT', seconds)
+
+
+def patch_step_seed(model, function):
+  """Makes a model draw with the seed `function(step)` in training."""
+  model._seed = function
+
+
+def seed_of_evaluation(model, batch):
+  """The seed with which a model evaluates a batch."""
+  return model._test_seed(batch)

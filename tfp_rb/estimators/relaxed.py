@@ -1,0 +1,285 @@
+"""One-hot atoms on the simplex, and Gumbel noise given the atom.
+
+A relaxed estimator works on sites of `K` classes each. A `Bernoulli` is a site
+of two classes. With `L` the log-probabilities of a site and `z` its atom, the
+perturbed log-probabilities `L + gumbel` given that `z` is their argmax are
+
+```none
+  T                                      at the class of z
+  L + g - softplus(L + g - T)            at the others
+```
+
+with `T` and `g` standard Gumbel variables: the maximum does not depend on where
+it is, and the others are Gumbel variables truncated below it.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tfp_rb.designs import Atoms, is_draw
+from tfp_rb.estimators.base import GradientEstimator
+from tfp_rb.estimators.temperature import check_temperature, read_scalar
+from tfp_rb.internal import random
+from tfp_rb.internal.types import Distribution, Temperature
+from tfp_rb.partitions.relaxation import Relaxation
+
+__all__ = [
+  'Noise',
+  'RelaxedEstimator',
+  'draw_free_noise',
+  'draw_noise',
+  'given_rest',
+  'linear_in',
+  'relaxation_of',
+  'softmax',
+  'value_and_slope',
+  'values_and_mean',
+]
+
+
+class Noise(NamedTuple):
+  """Perturbed log-probabilities, given the atoms.
+
+  Attributes:
+    perturbed: `Tensor` of shape `[m] + batch_shape + sites + [K]`, constant.
+    share: `Tensor` of that shape, in (0, 1]: how much of `L + noise`, with the
+      noise held fixed, moves with `L` while the perturbed ones given the atom
+      do not. The difference of the two paths is diagonal: it is
+      `1` at the class of the atom and `sigmoid(L + g - T)` at the others.
+  """
+
+  perturbed: tf.Tensor
+  share: tf.Tensor
+
+
+def given_rest(log_probs, atoms, one_hot):
+  """Log-probabilities given the rest, for each atom, and where they count.
+
+  Args:
+    log_probs: `Tensor` of shape `batch_shape + [K]`.
+    atoms: `Atoms` of a single site.
+    one_hot: `Tensor` of shape `[m] + batch_shape + [K]`, their vectors.
+
+  Returns:
+    log_probs: `Tensor` of shape `[m] + batch_shape + [K]`: of `q` restricted
+      to the rest at the draws, of `q` at the other atoms.
+    log_rest: `Tensor` of shape `[m] + batch_shape`, the differentiable log
+      of the mass of the rest; 0 at the other atoms.
+    is_from_rest: Boolean `Tensor` of shape `[m] + batch_shape`.
+  """
+  is_possible = atoms.weights > 0.0
+  drawn = is_draw(atoms)
+  # Atoms of weight 0 stand where another one is, so they exclude nothing.
+  listed = tf.cast(is_possible & ~drawn, one_hot.dtype)[..., tf.newaxis]
+  is_summed = tf.reduce_any(listed * one_hot > 0.0, axis=0, keepdims=True)
+  is_from_rest = drawn & is_possible
+  excluded = is_summed & is_from_rest[..., tf.newaxis]
+  log_probs = tf.where(excluded, tf.constant(-np.inf, one_hot.dtype), log_probs)
+  log_rest = tf.reduce_logsumexp(log_probs, axis=-1)
+  return log_probs - log_rest[..., tf.newaxis], log_rest, is_from_rest
+
+
+def draw_noise(log_probs, one_hot, seed, num_noises=None):
+  """Draws the `Noise` given the atoms.
+
+  Args:
+    log_probs: `Tensor` that broadcasts to the shape of `one_hot`.
+    one_hot: `Tensor` of shape `[m] + batch_shape + sites + [K]`.
+    seed: Stateless seed, `int32[2]`.
+    num_noises: Python `int`, for that many in front; `None` for one.
+
+  Returns:
+    noise: `Noise`.
+  """
+  extra = [] if num_noises is None else [num_noises]
+  gumbel = _gumbel(extra, one_hot, seed)
+  is_atom = one_hot > 0.5
+  top = tf.reduce_sum(one_hot * gumbel, axis=-1, keepdims=True)
+  free = tf.stop_gradient(log_probs) + gumbel
+  below = free - tf.math.softplus(free - top)
+  return Noise(
+    perturbed=tf.where(is_atom, top, below),
+    share=tf.where(is_atom, tf.ones_like(free), tf.sigmoid(free - top)),
+  )
+
+
+def draw_free_noise(log_probs, num_noises, seed):
+  """Perturbed log-probabilities without an atom, `num_noises` in front."""
+  return tf.stop_gradient(log_probs) + _gumbel([num_noises], log_probs, seed)
+
+
+def _gumbel(sample_shape, like, seed):
+  """Standard Gumbel variables of shape `sample_shape + like.shape`."""
+  shape = tf.concat([sample_shape, tf.shape(like)], axis=0)
+  uniform = random.uniform(shape, seed, like.dtype)
+  uniform = tf.ensure_shape(uniform, sample_shape + like.shape.as_list())
+  return -tf.math.log(-tf.math.log(uniform))
+
+
+def linear_in(log_probs, coefficients):
+  """Terms of a sum that differentiate to constant `coefficients` of `L`.
+
+  Args:
+    log_probs: Differentiable `Tensor`; `-inf` entries take no part.
+    coefficients: `Tensor`, not differentiated.
+
+  Returns:
+    terms: `Tensor`, `coefficients * log_probs`, 0 at impossible classes.
+  """
+  is_possible = log_probs > -np.inf
+  zeros = tf.zeros_like(coefficients)
+  return tf.stop_gradient(
+    tf.where(is_possible, coefficients, zeros)
+  ) * tf.where(is_possible, log_probs, tf.zeros_like(log_probs))
+
+
+def softmax(logits):
+  """Along the last axis; of any rank, where oneDNN has five axes at most."""
+  if logits.shape.rank is not None and logits.shape.rank <= 5:
+    return tf.nn.softmax(logits)
+  shape = tf.shape(logits)
+  flat = tf.nn.softmax(tf.reshape(logits, [-1, shape[-1]]))
+  return tf.ensure_shape(tf.reshape(flat, shape), logits.shape)
+
+
+def relaxation_of(atoms, estimator):
+  """Returns the `Relaxation` of the distribution.
+
+  Args:
+    atoms: `Atoms`.
+    estimator: The estimator that asks.
+
+  Returns:
+    relaxation: A `Relaxation`.
+  """
+  relaxation = atoms.partition.relaxation()
+  if relaxation is not None:
+    return relaxation
+  kind = atoms.partition.name
+  advice = {
+    'Categorical': 'Use `tfd.OneHotCategorical`, and an `f` of one-hot vectors.'
+  }.get(kind, 'Use `tfp_rb.REINFORCE`, which asks for nothing of the kind.')
+  raise TypeError(
+    f'`{type(estimator).__name__}` relaxes its atoms, so `distribution` must '
+    'be a `tfd.OneHotCategorical`, a `tfd.Bernoulli`, or `tfd.Independent` or '
+    f'`tfd.Sample` of them; got a `{kind}`. {advice}'
+  )
+
+
+class RelaxedEstimator(GradientEstimator):
+  """Base class of the estimators that draw Gumbel noise given the atom."""
+
+  def __init__(
+    self,
+    temperature: Temperature,
+    *,
+    restricted: bool | None = None,
+    num_samples: int = 1,
+    name: str | None = None,
+  ) -> None:
+    """Stores the settings.
+
+    Args:
+      temperature: A positive number, a scalar `Tensor` or variable, or a
+        callable without arguments that returns one.
+      restricted: Python `bool`, or `None` to restrict where possible.
+      num_samples: Python `int`, the number of draws.
+      name: Python `str`, name of the `tf.Module`.
+    """
+    super().__init__(num_samples=num_samples, name=name)
+    check_temperature(temperature)
+    if restricted not in (None, True, False):
+      raise TypeError(
+        '`restricted` must be True, False or None; got '
+        f'{restricted!r}. None restricts where that is possible.'
+      )
+    self.temperature = temperature
+    self.restricted = restricted
+
+  def read_temperature(
+    self, dtype: tf.DType, distribution: Distribution
+  ) -> tf.Tensor:
+    """The present temperature, checked as `distribution` checks itself."""
+    return read_scalar(
+      self.temperature,
+      dtype,
+      'temperature',
+      validate_args=distribution.validate_args,
+    )
+
+  def is_restricted(self, relaxation: Relaxation, atoms: Atoms) -> bool:
+    """Whether the relaxation is that of `q` given the rest."""
+    if isinstance(atoms.num_summed, int) and atoms.num_summed == 0:
+      return False  # the rest is everything
+    if self.restricted and relaxation.num_sites:
+      raise ValueError(
+        '`restricted=True` needs a `distribution` of a single site, since a '
+        'product given its rest is no product, but there are '
+        f'{relaxation.num_sites} dimensions of sites. Leave `restricted=None`.'
+      )
+    return relaxation.num_sites == 0 and self.restricted in (None, True)
+
+
+def value_and_slope(f, inputs, estimator):
+  """Calls `f` at atoms of floating point, where it is differentiable.
+
+  Args:
+    f: Callable of atoms that checks its result.
+    inputs: `Tensor` of shape `[n] + batch_shape + event_shape`.
+    estimator: The estimator that asks.
+
+  Returns:
+    value: `Tensor` of shape `[n] + batch_shape`.
+    slope: Its gradient by `inputs`, of their shape.
+  """
+  with tf.GradientTape() as tape:
+    tape.watch(inputs)
+    value = call_at_floats(f, inputs, estimator)
+  slope = tape.gradient(value, inputs)
+  if slope is None:
+    raise ValueError(
+      f'`{getattr(f, "name", "f")}` must be differentiable by its atoms, since '
+      f'`{type(estimator).__name__}` follows that gradient, but there is none. '
+      'Do not round, cast or take the argmax of the atoms, or use '
+      '`tfp_rb.REINFORCE`.'
+    )
+  return value, slope
+
+
+def call_at_floats(f, inputs, estimator):
+  """Returns `f(inputs)`; an exception of `f` is given a note."""
+  try:
+    return f(inputs)
+  except Exception as error:
+    if hasattr(error, 'add_note'):  # Python 3.11
+      error.add_note(
+        f'`{type(estimator).__name__}` calls `{getattr(f, "name", "f")}` at '
+        f'atoms of {inputs.dtype.name} and shape {inputs.shape}, at one-hot '
+        'vectors and points between them: write it with products and sums, '
+        'e.g. `tf.reduce_sum(z * cost, axis=-1)` instead of '
+        '`tf.gather(cost, z)`, or use `tfp_rb.REINFORCE`.'
+      )
+    raise
+
+
+def values_and_mean(atoms, estimator):
+  """The atoms as floating-point numbers, and the mean of the distribution.
+
+  Args:
+    atoms: `Atoms`.
+    estimator: The estimator that asks.
+
+  Returns:
+    values: `Tensor` of shape `[m] + batch_shape + event_shape`.
+    mean: Differentiable `Tensor` of shape `batch_shape + event_shape`.
+  """
+  try:
+    mean = atoms.partition.mean()
+  except NotImplementedError as error:
+    raise TypeError(
+      f'`distribution` must have a mean for `{type(estimator).__name__}`; '
+      f'`{atoms.partition.name}` has none. Use `tfp_rb.REINFORCE`.'
+    ) from error
+  return tf.cast(atoms.values, mean.dtype), mean

@@ -1,0 +1,1 @@
+"""Tools without a name in the mathematics: checks, configs, random bits."""

@@ -1,0 +1,41 @@
+"""Checks of arguments that many modules share."""
+
+import operator
+
+import tensorflow as tf
+
+__all__ = ['check_callable', 'check_int', 'largest_integer']
+
+
+def check_int(value, name, minimum):
+  """Returns `value` if it is a Python (or NumPy) int of at least `minimum`."""
+  try:
+    number = operator.index(value)
+  except TypeError:
+    number = None
+  if number is None or isinstance(value, bool) or tf.is_tensor(value):
+    raise TypeError(
+      f'`{name}` must be a Python int because shapes are static; got {value!r}.'
+    )
+  if number < minimum:
+    raise ValueError(f'`{name}` must be at least {minimum}; got {value}.')
+  return number
+
+
+def check_callable(function, name, example):
+  """Raises `TypeError` unless `function` can be called."""
+  if not callable(function):
+    raise TypeError(
+      f'`{name}` must be callable; got {function!r}. Pass a function, for '
+      f'example `{example}`.'
+    )
+
+
+def largest_integer(dtype):
+  """Returns the largest integer up to which a dtype holds all integers."""
+  if dtype.is_integer:
+    return dtype.max
+  # A floating-point number holds as many bits as its mantissa.
+  return {2: 2**8 if dtype == tf.bfloat16 else 2**11, 4: 2**24, 8: 2**53}[
+    dtype.size
+  ]

@@ -1,0 +1,79 @@
+"""Shapes as lists: Python ints where known, scalar Tensors where not."""
+
+import tensorflow as tf
+
+__all__ = [
+  'as_list',
+  'batch_shape',
+  'event_shape',
+  'leading',
+  'size',
+  'take',
+  'with_event_rank',
+]
+
+
+def batch_shape(distribution):
+  """Returns the batch shape of a distribution."""
+  return _as_list(distribution.batch_shape, distribution.batch_shape_tensor)
+
+
+def event_shape(distribution):
+  """Returns the event shape of a distribution."""
+  return _as_list(distribution.event_shape, distribution.event_shape_tensor)
+
+
+def as_list(x):
+  """Returns the shape of a Tensor."""
+  return _as_list(x.shape, lambda: tf.shape(x))
+
+
+def _as_list(static, dynamic_fn):
+  if static.rank is None:
+    raise ValueError(
+      'The batch and event shapes of `distribution` must have a known number '
+      f'of dimensions; got {static}. Set the static shape of its parameters.'
+    )
+  if static.is_fully_defined():
+    return static.as_list()
+  dynamic = dynamic_fn()
+  return [
+    dynamic[i] if n is None else n for i, n in enumerate(static.as_list())
+  ]
+
+
+def leading(x):
+  """Returns the size of the first axis."""
+  return tf.shape(x)[0] if x.shape[0] is None else x.shape[0]
+
+
+def size(shape):
+  """Returns the product of a shape: an int where all entries are ints."""
+  result = 1
+  for n in shape:
+    result = result * n
+  return result
+
+
+def take(values, index):
+  """Takes `values[index[j, b], b]` for each row `b`, along the first axis.
+
+  Args:
+    values: `Tensor` of shape `[n] + batch_shape + event_shape`.
+    index: `int32` `Tensor` of shape `[m] + batch_shape`.
+
+  Returns:
+    taken: `Tensor` of shape `[m] + batch_shape + event_shape`.
+  """
+  rank = index.shape.rank - 1  # of the batch
+  last = [*range(1, rank + 1), 0]
+  rows = tf.transpose(values, [*last, *range(rank + 1, values.shape.rank)])
+  taken = tf.gather(rows, tf.transpose(index, last), batch_dims=rank)
+  order = [rank, *range(rank), *range(rank + 1, taken.shape.rank)]
+  return tf.transpose(taken, order)
+
+
+def with_event_rank(x, values):
+  """Appends axes of size 1, so that `x` broadcasts against `values`."""
+  missing = values.shape.rank - x.shape.rank
+  return tf.reshape(x, as_list(x) + [1] * missing) if missing else x

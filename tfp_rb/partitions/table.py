@@ -1,0 +1,311 @@
+"""Families whose values are enumerated: one table of logits each."""
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from tfp_rb.internal import checks, shapes
+from tfp_rb.partitions import logits as logits_lib
+from tfp_rb.partitions.base import Partition, register
+from tfp_rb.partitions.blocks import BlockedTable
+from tfp_rb.partitions.relaxation import Relaxation
+
+__all__ = ['IntegerTable', 'Table']
+
+tfd = tfp.distributions
+
+
+class Table(Partition):
+  """Values that are numbered `0, ..., K - 1`, with a table of their logits.
+
+  All partitions of a distribution share one `BlockedTable`, whose normaliser
+  also serves the differentiable `log_prob`. A subclass says what the values
+  are: `encode` and `decode`.
+  """
+
+  num_uniforms = 2  # a block of the table, and an entry of the block
+
+  def __init__(self, distribution, logits):
+    """Passes over the table.
+
+    Args:
+      distribution: The distribution.
+      logits: Differentiable `Tensor` of shape `batch_shape + [K]`, unnormalised
+        log-probabilities; `K` is static. `-inf` marks impossible values.
+    """
+    self.distribution = distribution
+    num_values = logits.shape[-1]
+    if not num_values:
+      raise ValueError(
+        'The number of values of `distribution` must be known statically and '
+        f'positive; got logits of shape {logits.shape}. Set their last '
+        'dimension.'
+      )
+    self._check_dtype(num_values)
+    logits = logits_lib.at_least_float32(logits)
+    batch_shape = shapes.as_list(logits)[:-1]
+    self._table = tf.reshape(logits, [shapes.size(batch_shape), num_values])
+    self._blocks = BlockedTable(self._table)
+    self._index = None  # of `values`, [rows, k]
+    self._rest_sums = None  # what is left in the blocks, [rows, blocks]
+    nothing = tf.zeros([0, *batch_shape], tf.int32)
+    super().__init__(
+      values=self.encode(nothing),
+      log_weights=tf.cast(nothing, logits.dtype),
+      log_rest=tf.zeros(batch_shape, logits.dtype),
+      sample_rest=None,
+      num_values=num_values,
+    )
+    self.has_rest = True
+
+  def encode(self, index):
+    """Returns the values of indices `[n] + batch_shape`."""
+    raise NotImplementedError
+
+  def decode(self, values):
+    """Returns the indices of values; the inverse of `encode`."""
+    raise NotImplementedError
+
+  def _check_dtype(self, num_values):
+    """Raises where the dtype of the distribution cannot hold its values."""
+
+  def _unflatten(self, x):  # [n, rows] -> [n] + batch_shape
+    return tf.reshape(x, [shapes.leading(x), *self.batch_shape])
+
+  def _flatten(self, x):  # [n] + batch_shape + rest -> [n, rows] + rest
+    rank = self.log_rest.shape.rank
+    rows = shapes.size(self.batch_shape)
+    return tf.reshape(
+      x, [shapes.leading(x), rows, *shapes.as_list(x)[1 + rank :]]
+    )
+
+  def best(self, num_summed):
+    num_summed = min(num_summed, self.num_values)
+    if num_summed == 0:
+      return self
+    best, index, rest_sums, log_rest = self._blocks.split(num_summed)
+    log_weights = self._unflatten(tf.transpose(self._blocks.normalised(best)))
+    return self.replace(
+      values=self.encode(self._unflatten(tf.transpose(index))),
+      log_weights=tf.stop_gradient(log_weights),
+      log_rest=tf.reshape(log_rest, self.batch_shape),
+      has_rest=num_summed < self.num_values,
+      _index=index,
+      _rest_sums=rest_sums,
+    )
+
+  def excluding(self, values):
+    index = tf.clip_by_value(self.decode(values), 0, self.num_values - 1)
+    listed = self.encode(index)
+    # What is in no table has no mass, and excludes nothing.
+    is_listed = _is_same_event(listed, values, index.shape.rank)
+    log_weights = tf.where(
+      is_listed,
+      tf.stop_gradient(self._log_prob(listed)),
+      tf.constant(-np.inf, self._table.dtype),
+    )
+    index = tf.transpose(self._flatten(tf.where(is_listed, index, -1)))
+    rest_sums, log_rest = self._blocks.exclude(index)
+    return self.replace(
+      values=listed,
+      log_weights=log_weights,
+      log_rest=tf.reshape(log_rest, self.batch_shape),
+      has_rest=True,  # values may be repeated: then they are not all
+      _index=index,
+      _rest_sums=rest_sums,
+    )
+
+  def rest_from_uniforms(self, u):
+    index = self._blocks.search(self._index, self._rest_sums, self._flatten(u))
+    return self.encode(self._unflatten(index))
+
+  def _log_prob(self, values):
+    index = tf.transpose(self._flatten(self.decode(values)))
+    chosen = tf.gather(self._table, index, batch_dims=1)
+    return self._unflatten(tf.transpose(self._blocks.normalised(chosen)))
+
+  def score_norm(self, values):  # |e_z - q|^2
+    collision = self._unflatten(tf.transpose(self._blocks.collision()))
+    return 1.0 - 2.0 * tf.exp(self._log_prob(values)) + collision
+
+  def log_probs(self):
+    """Returns the normalised table, `batch_shape + [K]`."""
+    log_probs = self._blocks.normalised(self._table)
+    return tf.reshape(log_probs, [*self.batch_shape, self.num_values])
+
+
+class IntegerTable(Table):
+  """The values `0, ..., K - 1` themselves."""
+
+  def encode(self, index):
+    return tf.cast(index, self.distribution.dtype)
+
+  def decode(self, values):
+    # Rounded, since a shifted float need not come back as the same integer.
+    values = tf.convert_to_tensor(values)
+    if values.dtype.is_floating:
+      values = tf.round(values)
+    return tf.cast(values, tf.int32)
+
+  def _check_dtype(self, num_values):
+    dtype = self.distribution.dtype
+    if num_values - 1 > checks.largest_integer(dtype):
+      raise ValueError(
+        f'`dtype` of `{self.name}` must hold the values 0 to {num_values - 1}; '
+        f'got {dtype.name}, which holds integers up to '
+        f'{checks.largest_integer(dtype)}. Use a wider `dtype`.'
+      )
+
+
+@register(tfd.Categorical)
+def _of_categorical(q):
+  return IntegerTable(q, logits_lib.categorical_logits(q))
+
+
+@register(tfd.OneHotCategorical)
+class OneHotTable(Table):
+  """One-hot vectors."""
+
+  def __init__(self, q):
+    super().__init__(q, logits_lib.categorical_logits(q))
+
+  def encode(self, index):
+    dtype = self.distribution.dtype
+    return tf.one_hot(index, self._table.shape[-1], dtype=dtype)
+
+  def decode(self, values):
+    return tf.argmax(values, axis=-1, output_type=tf.int32)
+
+  def mean(self):
+    # TFP's own mean is `probs` as given, which `log_prob` normalises.
+    dtype = logits_lib.parameter_dtype(self.distribution)
+    return tf.cast(tf.exp(self.log_probs()), dtype)
+
+  def relaxation(self):
+    log_probs = self.log_probs()
+    dtype = logits_lib.parameter_dtype(self.distribution)
+    return Relaxation(
+      dtype=dtype,
+      log_probs=log_probs,
+      num_sites=0,
+      to_one_hot=lambda z: tf.cast(z, log_probs.dtype),
+      to_event=lambda x: tf.cast(x, dtype),
+    )
+
+
+@register(tfd.Bernoulli)
+class BernoulliTable(IntegerTable):
+  """The values 0 and 1."""
+
+  def __init__(self, q):
+    super().__init__(q, logits_lib.bernoulli_log_probs(q))
+
+  def relaxation(self):
+    log_probs = tf.reshape(self._table, [*self.batch_shape, 2])
+    dtype = logits_lib.parameter_dtype(self.distribution)
+
+    def to_one_hot(z):
+      z = tf.cast(z, log_probs.dtype)
+      return tf.stack([1.0 - z, z], axis=-1)
+
+    return Relaxation(
+      dtype=dtype,
+      log_probs=log_probs,
+      num_sites=0,
+      to_one_hot=to_one_hot,
+      to_event=lambda x: tf.cast(x[..., 1], dtype),
+    )
+
+
+@register(tfd.FiniteDiscrete)
+class FiniteTable(Table):
+  """Given numbers."""
+
+  def __init__(self, q):
+    self._outcomes = tf.convert_to_tensor(q.outcomes)
+    super().__init__(q, logits_lib.categorical_logits(q))
+
+  def encode(self, index):
+    return tf.gather(self._outcomes, index)
+
+  def decode(self, values):
+    distance = tf.abs(values[..., tf.newaxis] - self._outcomes)
+    return tf.argmin(distance, axis=-1, output_type=tf.int32)
+
+  def mean(self):
+    # TFP's own mean is that of `probs` as given, which `log_prob` normalises.
+    probs = tf.exp(self.log_probs())
+    dtype = logits_lib.parameter_dtype(self.distribution)
+    outcomes = tf.cast(self._outcomes, probs.dtype)
+    return tf.cast(tf.reduce_sum(probs * outcomes, axis=-1), dtype)
+
+
+@register(tfd.OrderedLogistic)
+def _of_ordered_logistic(q):
+  # Of the distance to the cutpoints `c`: q(z) = s(c_z) - s(c_{z-1}), written as
+  # s(c_z) s(-c_{z-1}) (1 - exp(c_{z-1} - c_z)), s the sigmoid, since TFP's own
+  # differences of probabilities underflow, and their gradients are NaN.
+  cutpoints, loc = (
+    logits_lib.at_least_float32(tf.convert_to_tensor(x))
+    for x in (q.cutpoints, q.loc)
+  )
+  distance = cutpoints - loc[..., tf.newaxis]
+  step = distance[..., 1:] - distance[..., :-1]
+  is_step = step > 0.0
+  log_step = tf.math.log(-tf.math.expm1(-tf.where(is_step, step, 1.0)))
+  log_step = tf.where(is_step, log_step, -np.inf)
+  below, above = tf.math.log_sigmoid(distance), tf.math.log_sigmoid(-distance)
+  inner = below[..., 1:] + above[..., :-1] + log_step
+  log_probs = [below[..., :1], inner, above[..., -1:]]
+  return IntegerTable(q, tf.concat(log_probs, axis=-1))
+
+
+@register(tfd.BetaBinomial)
+def _of_beta_binomial(q):
+  total_count = tf.convert_to_tensor(q.total_count)
+  static_count = tf.get_static_value(total_count)
+  if static_count is None:
+    raise ValueError(
+      '`total_count` of a `BetaBinomial` must be known statically, since all '
+      f'its values are enumerated; got {total_count}. Pass a constant.'
+    )
+  # A table of `0, ..., max(total_count)`; what lies beyond a row's own count
+  # is impossible. (`log_prob` there is NaN, so it must not be asked for.)
+  largest = int(np.max(static_count, initial=0))
+  batch_shape = shapes.batch_shape(q)
+  float_dtype = logits_lib.at_least_float32(total_count).dtype
+  counts, alpha, beta = (
+    tf.broadcast_to(
+      logits_lib.at_least_float32(tf.convert_to_tensor(x)), batch_shape
+    )[..., tf.newaxis]
+    for x in (q.total_count, q.concentration1, q.concentration0)
+  )
+  z = tf.range(largest + 1, dtype=float_dtype)
+  is_possible = z <= counts
+  z = tf.minimum(z, counts)
+  log_probs = (
+    tfp.math.lbeta(z + alpha, counts - z + beta)
+    - tfp.math.lbeta(alpha, beta)
+    - tf.math.log1p(counts)
+    - tfp.math.lbeta(z + 1.0, counts - z + 1.0)
+  )
+  return IntegerTable(
+    q, tf.where(is_possible, log_probs, tf.constant(-np.inf, float_dtype))
+  )
+
+
+def _is_same_event(x, y, batch_rank):
+  """Whether values agree, `[n] + batch_shape + event_shape` to `[n] + batch`.
+
+  Up to rounding, since a shifted float need not come back as it was.
+
+  Args:
+    x: `Tensor`.
+    y: `Tensor` of the same shape.
+    batch_rank: Python `int`, the rank of `[n] + batch_shape`.
+  """
+  if x.dtype.is_floating:
+    same = tf.abs(x - y) <= 1e-5 * tf.maximum(tf.abs(x), 1.0)
+  else:
+    same = x == y
+  return tf.reduce_all(same, axis=list(range(batch_rank, same.shape.rank)))

@@ -1,0 +1,251 @@
+"""Families of counts: the best values form a window about the mode.
+
+The `k` most probable values of a unimodal family are contiguous, so `2 k + 1`
+candidates about the mode contain them. They are ranked by the ratios of
+neighbouring probabilities, which are accurate where `log_prob` itself is flat
+to rounding. What lies outside the window is drawn by inverse CDF, never by
+rejection. All of it in float64, cast before any `exp`.
+
+Draws of `Binomial` and `NegativeBinomial` are exact for means up to about 1e5,
+where the incomplete beta function of TensorFlow is accurate. Values above
+`2**53`, or above the largest number of an integer dtype, are returned as that
+bound.
+"""
+
+import abc
+
+import numpy as np
+import tensorflow as tf
+
+from tfp_rb.internal import checks, shapes
+from tfp_rb.partitions.base import Partition
+from tfp_rb.partitions.logits import at_least_float32
+from tfp_rb.partitions.tails import Gaps, invert_tail
+
+__all__ = ['Window']
+
+
+class Window(Partition, metaclass=abc.ABCMeta):
+  """A unimodal law on integers, in float64.
+
+  A subclass sets what follows before it calls `__init__`, and defines the
+  abstract methods.
+
+  Attributes:
+    lowest: Python `float`, the smallest value.
+    highest: The largest value: `np.inf`, or a `Tensor` of `batch_shape`.
+  """
+
+  num_uniforms = 2  # the side of the window, and the place in its tail
+  lowest = 0.0
+  highest = np.inf
+
+  def __init__(self, distribution, parameter, mode, num_values=None):
+    """Makes the whole.
+
+    Args:
+      distribution: The distribution; its dtype is that of the values.
+      parameter: `Tensor` whose dtype is that of the log-weights.
+      mode: `Tensor`, a most probable value (or one next to it).
+      num_values: Python `int`, or `None` if infinite or unknown.
+    """
+    self.distribution = distribution
+    self._dtype = at_least_float32(tf.convert_to_tensor(parameter)).dtype
+    batch_shape = shapes.batch_shape(distribution)
+    mode = tf.stop_gradient(tf.broadcast_to(mode, batch_shape))
+    self._mode = tf.clip_by_value(mode, self.lowest, self.highest)
+    self._gaps = None  # set where other values than the best are excluded
+    nothing = tf.zeros([0, *batch_shape], tf.float64)
+    super().__init__(
+      values=tf.cast(nothing, distribution.dtype),
+      log_weights=tf.cast(nothing, self._dtype),
+      log_rest=tf.zeros(batch_shape, self._dtype),
+      sample_rest=None,
+      num_values=num_values,
+    )
+    self.has_rest = True
+    # An empty window: all that lies below the mode, and the mode and above.
+    self._first, self._last = self._mode, self._mode - 1.0
+
+  @abc.abstractmethod
+  def odds(self, z):
+    """Returns a pair `(a, b)` with `q(z) / q(z - 1) = a / b`.
+
+    A pair, since `a / b` and `b / a` compare equal where values tie;
+    differences of logarithms need not.
+
+    Args:
+      z: `float64` `Tensor`, `lowest < z <= highest`.
+    """
+
+  @abc.abstractmethod
+  def log_mass(self, z):
+    """Returns the differentiable `log q(z)` in float64."""
+
+  @abc.abstractmethod
+  def tail_inside(self, z, below):
+    """Returns `q(Z <= z)` where `below`, else `q(Z > z)`, inside the support.
+
+    Args:
+      z: `float64` `Tensor`, `lowest <= z < highest`.
+      below: Boolean `Tensor`.
+    """
+
+  @abc.abstractmethod
+  def score(self, z):
+    """Returns the derivative of `log q(z)` by the natural parameter."""
+
+  def tail(self, z, below):
+    """As `tail_inside`, for any `z`."""
+    inside = (z >= self.lowest) & (z < self.highest)
+    safe = tf.where(inside, z, self.lowest)
+    outside = tf.where(below == (z < self.lowest), 0.0, 1.0)
+    return tf.where(
+      inside, self.tail_inside(safe, below), tf.cast(outside, tf.float64)
+    )
+
+  def best(self, num_summed):
+    if self.num_values is not None:
+      num_summed = min(num_summed, self.num_values)
+    if num_summed == 0:
+      return self
+    values, relative = _window(self, self._mode, num_summed)
+    log_weights = tf.stop_gradient(relative + self.log_mass(self._mode))
+    values = tf.where(relative > -np.inf, values, self._mode)
+    result = self.replace(
+      values=self._to_values(values),
+      log_weights=tf.cast(log_weights, self._dtype),
+      has_rest=num_summed != self.num_values,
+      _first=tf.reduce_min(values, axis=0),
+      _last=tf.reduce_max(values, axis=0),
+    )
+    summed = tf.reduce_sum(tf.exp(log_weights), axis=0)
+    result._set_rest(summed, sum(result._masses_outside()))
+    return result
+
+  def _set_rest(self, summed, outside):
+    """Sets `log_rest`, given the mass of the summed values and of the others.
+
+    Where most of the mass is left, `1 - summed` loses nothing, and is right
+    for means at which the incomplete gamma and beta functions no longer are.
+
+    Args:
+      summed: `Tensor` of `batch_shape`.
+      outside: `Tensor` of `batch_shape`.
+    """
+    log_rest = tf.where(
+      summed < 0.5, tf.math.log1p(-summed), tf.math.log(outside)
+    )
+    self.log_rest = tf.cast(tf.stop_gradient(log_rest), self._dtype)
+
+  def _masses_outside(self):
+    """The masses below and above the window, of `batch_shape`."""
+    shape = shapes.as_list(self._mode)
+    below = self.tail(self._first - 1.0, tf.fill(shape, True))
+    above = self.tail(self._last, tf.fill(shape, False))
+    return tf.stop_gradient(below), tf.stop_gradient(above)
+
+  def excluding(self, values):
+    # Rounded, since a shifted float need not come back as the same integer.
+    z = tf.round(tf.cast(values, tf.float64))
+    ordered = tf.sort(z, axis=0)
+    # A value that is named twice is excluded once.
+    is_new = tf.concat(
+      [tf.ones_like(ordered[:1], tf.bool), ordered[1:] > ordered[:-1]], axis=0
+    )
+    log_masses = self._log_mass_anywhere(ordered)
+    summed = tf.where(is_new, tf.exp(log_masses), tf.zeros_like(ordered))
+    gaps = Gaps(ordered, self._mode, self.tail, self.lowest)
+    log_weights = tf.stop_gradient(self._log_mass_anywhere(z))
+    result = self.replace(
+      values=self._to_values(z),
+      log_weights=tf.cast(log_weights, self._dtype),
+      has_rest=True,
+      _gaps=gaps,
+    )
+    result._set_rest(tf.reduce_sum(summed, axis=0), gaps.total)
+    return result
+
+  def _log_mass_anywhere(self, z):
+    is_possible = (z >= self.lowest) & (z <= self.highest)
+    return tf.where(
+      is_possible, self.log_mass(tf.where(is_possible, z, self._mode)), -np.inf
+    )
+
+  def rest_from_uniforms(self, u):
+    dtype = self.distribution.dtype
+    bound = float(min(2**53, dtype.max)) if dtype.is_integer else 2.0**53
+    if self._gaps is not None:
+      z = self._gaps.draw(u, bound)
+    else:
+      mass_below, mass_above = self._masses_outside()
+      below = u[..., 0] * (mass_below + mass_above) < mass_below
+      target = u[..., 1] * tf.where(below, mass_below, mass_above)
+      z = invert_tail(
+        self.tail, target, below, self._first, self._last, self.lowest, bound
+      )
+    # A user's `f` must not be differentiated back into the search.
+    return self._to_values(tf.stop_gradient(z))
+
+  def _to_values(self, z):
+    """Casts to the dtype of the distribution, which may be too narrow."""
+    dtype = self.distribution.dtype
+    values = tf.cast(z, dtype)
+    if not self.distribution.validate_args:
+      return values
+    message = (
+      f'`dtype` of `{self.name}`, {dtype.name}, must hold the values; it holds '
+      f'integers up to {checks.largest_integer(dtype)}. Use a wider dtype.'
+    )
+    largest = tf.cast(checks.largest_integer(dtype), z.dtype)
+    is_held = tf.debugging.assert_less_equal(z, largest, message=message)
+    with tf.control_dependencies([is_held]):
+      return tf.identity(values)
+
+  def _log_prob(self, values):
+    return tf.cast(self.log_mass(tf.cast(values, tf.float64)), self._dtype)
+
+  def score_norm(self, values):
+    score = self.score(tf.cast(values, tf.float64))
+    return tf.cast(score**2, self._dtype)
+
+
+def _window(law, mode, num_summed):
+  """The best values, `[k] + batch_shape`, and their `log q(z) / q(mode)`."""
+
+  def log_odds(z, upward):
+    inside = (z > law.lowest) & (z <= law.highest)
+    a, b = law.odds(tf.where(inside, z, law.lowest + 1.0))
+    return tf.where(inside, tf.math.log(a / b if upward else b / a), -np.inf)
+
+  steps = tf.reshape(
+    tf.range(1.0, num_summed + 1.0, dtype=tf.float64),
+    [-1] + [1] * mode.shape.rank,
+  )
+  up = log_odds(mode + steps, upward=True)
+  down = log_odds(mode - steps + 1.0, upward=False)
+  candidates = tf.concat(
+    [tf.reverse(mode - steps, [0]), mode[tf.newaxis], mode + steps], axis=0
+  )
+  relative = tf.concat(
+    [
+      tf.reverse(tf.cumsum(down, axis=0), [0]),
+      tf.zeros_like(mode)[tf.newaxis],
+      tf.cumsum(up, axis=0),
+    ],
+    axis=0,
+  )
+  last_axis_first = [mode.shape.rank, *range(mode.shape.rank)]
+  first_axis_last = [*range(1, mode.shape.rank + 1), 0]
+  best, index = tf.math.top_k(
+    tf.stop_gradient(tf.transpose(relative, first_axis_last)), num_summed
+  )
+  values = tf.gather(
+    tf.transpose(candidates, first_axis_last),
+    index,
+    batch_dims=mode.shape.rank,
+  )
+  return (
+    tf.transpose(values, last_axis_first),
+    tf.transpose(best, last_axis_first),
+  )
