@@ -34,6 +34,11 @@ class NVIL(GradientEstimator):
   variables, not trained, moved by every call of `expectation`; so make the
   estimator once, and bind each step's inputs by `with_inputs`.
 
+  Several threads, `tf.data` pipelines and replicas of `tf.distribute` may use
+  the same estimator at once. The moving averages are the exception: every call
+  reads and moves them, so the result depends on the order of the calls. Give
+  each thread its own estimator, or leave `center` and `normalize` off.
+
   #### Examples
 
   ```python
