@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from internals import innermost
 import scripts
 import tfp_rb
 from tfp_rb import models
@@ -117,7 +116,7 @@ def test_rows_evaluate_f_as_often_as_they_say(script):
   )
   for evaluations, name, make_estimator, *_ in rows:
     estimator = make_estimator()
-    if isinstance(innermost(estimator), NETWORKED):
+    if isinstance(estimator.unwrap(), NETWORKED):
       continue  # of images; what they sum and draw is that of the others
     count = []
 

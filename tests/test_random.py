@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from internals import draw_index, patch_bits, search_index, split_seed, uniform
+from internals import patch_bits, search_index, split_seed, uniform
 from modes import modes_of
 import statistical
 
@@ -154,13 +154,12 @@ ADVERSARIAL_MASSES = {
 @pytest.mark.parametrize('masses', ADVERSARIAL_MASSES)
 def test_search_never_finds_an_index_of_mass_0(masses, dtype):
   row = tf.constant(ADVERSARIAL_MASSES[masses], dtype)
-  num_bits = 23 if dtype == tf.float32 else 52
   grid = np.concatenate([
-    (np.arange(100) + 0.5) * 2.0**-num_bits,  # the smallest uniforms
-    1.0 - (np.arange(100) + 0.5) * 2.0**-num_bits,  # the largest
+    (np.arange(100) + 0.5) * 2.0**-52,  # the smallest uniforms
+    1.0 - (np.arange(100) + 0.5) * 2.0**-52,  # the largest
     np.linspace(0.001, 0.999, 500),
   ])  # fmt: skip
-  u = tf.constant(grid, dtype)
+  u = tf.constant(grid, tf.float64)
   rows = tf.tile(row[tf.newaxis], [u.shape[0], 1])
   index = search_index(rows, u).numpy()
   assert np.all(row.numpy()[index] > 0.0)
@@ -172,7 +171,7 @@ def test_compiled_search_never_finds_an_index_of_mass_0(dtype):
   masses = 10.0 ** generator.uniform(-20.0, 10.0, [2000, 300])
   masses *= generator.uniform(size=masses.shape) < 0.2
   masses = masses.astype(dtype.as_numpy_dtype)
-  u = uniform([2000], tf.constant([1, 2]), dtype)
+  u = uniform([2000], tf.constant([1, 2]))
   search = tf.function(search_index, jit_compile=True)
   index = search(masses, u).numpy()
   found = np.take_along_axis(masses, index[:, np.newaxis], axis=-1)
@@ -193,6 +192,12 @@ def uneven_masses(size, dtype):
   holes = generator.uniform(size=size) * (np.arange(size) % 3 == 0)
   last = np.append(np.full(size - 1, 1.0 / size), 1.0)
   return tf.constant([steep, 1e-6 * holes, 1e6 * last], dtype)
+
+
+def draw_index(masses, num_draws, seed):
+  """Indices `[num_draws, rows]` in proportion to `masses`, `[rows, size]`."""
+  u = uniform([num_draws, masses.shape[0]], seed)
+  return search_index(masses[tf.newaxis], u)
 
 
 @pytest.mark.parametrize('size', SIZES)

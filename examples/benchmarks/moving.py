@@ -30,10 +30,11 @@ import moving_torch
 import numpy as np
 import step_times
 import tensorflow as tf
+import tensorflow_probability as tfp
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import moving_mnist as experiment
-from tfp_rb import _random, datasets, models
+from tfp_rb import datasets, models
 
 FLAGS = flags.FLAGS
 RB, PLUS = ('tfp_rb', 'RB-REINFORCE+'), ('tfp_rb', 'REINFORCE+')
@@ -53,7 +54,7 @@ class WithoutEstimator(models.MovingVAE):
 
   def step_loss(self, batch, seed, step):
     digits = self._digits(batch)
-    pixel_seed, place_seed, draw_seed = _random.split_seed(seed, n=3)
+    pixel_seed, place_seed, draw_seed = tfp.random.split_seed(seed, n=3)
     frames, truth = self.frames.place(
       models.binarize(digits, pixel_seed), place_seed
     )

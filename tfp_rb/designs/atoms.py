@@ -14,7 +14,15 @@ from tfp_rb.partitions import (
   partition_of,
 )
 
-__all__ = ['Atoms', 'draw', 'everything', 'is_draw', 'make_atoms', 'whole_of']
+__all__ = [
+  'Atoms',
+  'CheckedIntegrand',
+  'draw',
+  'everything',
+  'is_draw',
+  'make_atoms',
+  'whole_of',
+]
 
 
 class Atoms(NamedTuple):

@@ -28,6 +28,7 @@ from tfp_rb.partitions.relaxation import Relaxation
 __all__ = [
   'Noise',
   'RelaxedEstimator',
+  'call_at_floats',
   'draw_free_noise',
   'draw_noise',
   'given_rest',

@@ -18,14 +18,17 @@ from tfp_rb.internal.types import (
 from tfp_rb.partitions.relaxation import Relaxation
 
 __all__ = [
+  'Family',
   'NotRegisteredError',
   'Partition',
   'RegisterPartition',
   'Sampled',
   'check_discrete',
+  'check_num_summed',
   'family_of',
   'partition',
   'partition_of',
+  'plain_class',
   'register',
 ]
 

@@ -10,7 +10,13 @@ from tfp_rb.partitions.base import Partition, register
 from tfp_rb.partitions.blocks import BlockedTable
 from tfp_rb.partitions.relaxation import Relaxation
 
-__all__ = ['IntegerTable', 'Table']
+__all__ = [
+  'BernoulliTable',
+  'FiniteTable',
+  'IntegerTable',
+  'OneHotTable',
+  'Table',
+]
 
 tfd = tfp.distributions
 

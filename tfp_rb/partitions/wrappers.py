@@ -11,7 +11,7 @@ from tfp_rb.partitions.base import (
   register,
 )
 
-__all__ = ['Broadcast', 'Reshaped', 'Shifted']
+__all__ = ['Broadcast', 'Reshaped', 'Shifted', 'Wrapped', 'broadcast']
 
 tfb = tfp.bijectors
 tfd = tfp.distributions
