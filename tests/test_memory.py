@@ -1,10 +1,11 @@
-"""What a compiled partition holds in memory, read off the program itself."""
+"""What the library holds in memory: read off programs, and measured."""
 
 import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 
 from modes import largest_array
+import processes
 import tfp_rb
 
 tfd = tfp.distributions
@@ -44,3 +45,46 @@ def test_a_product_needs_no_array_of_all_its_values():
   # Pairs of summed values at every site are the most there is.
   limit = rows * num_sites * num_summed**2 * 3
   assert largest_array(partition, *args) <= limit
+
+
+EXACT_ON_A_PRODUCT = """
+import resource
+import sys
+import tensorflow as tf
+import tensorflow_probability as tfp
+import tfp_rb
+
+tfd = tfp.distributions
+
+
+def peak():  # in MB; macOS counts bytes, Linux kilobytes
+  unit = 2**20 if sys.platform == 'darwin' else 2**10
+  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+
+
+imported = peak()
+logits = tf.Variable(tf.linspace(-1., 1., {num_sites})[tf.newaxis])
+position = tf.range(1., {num_sites} + 1.)
+with tf.GradientTape() as tape:
+  q = tfd.Independent(tfd.Bernoulli(logits=logits), 1)
+  value = tfp_rb.expectation(
+    lambda z: tf.reduce_sum(position * tf.cast(z, tf.float32), axis=-1),
+    q,
+    tfp_rb.Exact(),
+  )
+gradient = tape.gradient(value, logits)
+probs = tf.sigmoid(logits)
+tf.debugging.assert_near(value, tf.reduce_sum(position * probs, axis=-1))
+tf.debugging.assert_near(
+  gradient, position * probs * (1. - probs), atol=1e-3
+)
+print(peak() - imported)
+"""
+
+
+# The number of joint values is 4,096 and 65,536.
+@pytest.mark.parametrize('num_sites, limit', [(12, 100), (16, 500)])
+def test_the_memory_of_exact_on_a_product_is_linear(num_sites, limit):
+  # In a process of its own, since the peak of this one is past.
+  output = processes.run(EXACT_ON_A_PRODUCT.format(num_sites=num_sites))
+  assert float(output) < limit
