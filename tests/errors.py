@@ -1,6 +1,7 @@
 """What a test expects of an error: its type, and the argument it names."""
 
 import re
+import sys
 
 import pytest
 
@@ -15,3 +16,28 @@ def raises(kind, argument):
   if len(argument) == 1:
     name = f"[`']{name}"
   return pytest.raises(kind, match=name)
+
+
+def assert_reaches_the_user(run, f, noted=None):
+  """Asserts that what the user's function raises arrives as it is.
+
+  Args:
+    run: Callable of a function, which calls it.
+    f: Callable that raises an exception.
+    noted: Python `str`, a name that a note of the exception must contain where
+      Python has notes (3.11); `None` if there need not be one.
+  """
+  raised = []
+
+  def recorded(*args):
+    try:
+      return f(*args)
+    except Exception as error:
+      raised.append(error)
+      raise
+
+  with pytest.raises(Exception) as caught:
+    run(recorded)
+  assert caught.value is raised[0]
+  if noted is not None and sys.version_info >= (3, 11):
+    assert noted in '\n'.join(caught.value.__notes__)

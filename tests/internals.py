@@ -16,7 +16,7 @@ from tfp_rb.diagnostics._moments import total_variance
 from tfp_rb.diagnostics._pairs import _bias_of as bias_of
 from tfp_rb.diagnostics._pairs import mean_and_interval
 from tfp_rb.diagnostics._support import tabulate
-from tfp_rb.estimators.relaxed import softmax
+from tfp_rb.estimators.relaxed import draw_noise, given_rest, softmax
 from tfp_rb.internal import random
 from tfp_rb.internal.gradients import likelihood_ratio
 from tfp_rb.internal.random import (
@@ -45,11 +45,13 @@ __all__ = [
   'closed_form_variance',
   'copy_registry',
   'draw_atoms',
+  'draw_noise',
   'enumerate_outcomes',
   'exact_reference',
   'estimate_with_draws',
   'exclude',
   'find_partition',
+  'given_rest',
   'is_draw',
   'large_poisson_tail',
   'leave_one_out_weights',

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from errors import raises
+from errors import assert_reaches_the_user, raises
 from relaxed import (
   LOGITS,
   SEED,
@@ -259,9 +259,17 @@ def test_control_variate_must_return_floats():
   ],
   ids=['gather', 'bits'],
 )
-def test_f_must_accept_relaxed_atoms(name, f):
-  with raises(TypeError, 'f'):
-    expectation(NAMES[name](), f)
+def test_what_f_raises_at_relaxed_atoms_reaches_the_user(name, f):
+  assert_reaches_the_user(lambda f: expectation(NAMES[name](), f), f, name)
+
+
+@pytest.mark.parametrize('error', [TypeError, ValueError, NotImplementedError])
+@every_name
+def test_an_exception_of_the_users_own_is_not_relabelled(name, error):
+  def f(z):
+    raise error('of the user')
+
+  assert_reaches_the_user(lambda f: expectation(NAMES[name](), f), f)
 
 
 @pytest.mark.parametrize('name', ['REBAR', 'GumbelSoftmax', 'ReinMax'])

@@ -30,7 +30,7 @@ def assert_independent_standard_gumbels(x):
 def noise_of(num_summed):
   """Atoms, log-probabilities given the rest, and what is perturbed of them."""
   q = tfd.OneHotCategorical(logits=tf.constant(LOGITS))
-  relaxation = internals.relaxation_of(q, 'test')
+  relaxation = internals.relaxation_of(q)
   estimator = tfp_rb.REINFORCE(num_samples=NUM_DRAWS)
   if num_summed:
     estimator = tfp_rb.rao_blackwellize(estimator, num_summed=num_summed)
@@ -38,11 +38,13 @@ def noise_of(num_summed):
   one_hot = relaxation.to_one_hot(atoms.values)
   log_probs = relaxation.log_probs[tf.newaxis]
   if num_summed:
-    log_probs, _, is_from_rest = relaxation.of_rest(atoms, one_hot)
+    log_probs, _, is_from_rest = internals.given_rest(
+      relaxation.log_probs, atoms, one_hot
+    )
     assert np.all(is_from_rest[num_summed:])
     assert not np.any(is_from_rest[:num_summed])
     log_probs, one_hot = log_probs[num_summed:], one_hot[num_summed:]
-  noise = relaxation.noise(log_probs, one_hot, tf.constant([3, 4]))
+  noise = internals.draw_noise(log_probs, one_hot, tf.constant([3, 4]))
   return np.array(one_hot), np.array(log_probs[0]), np.array(noise.perturbed)
 
 
@@ -77,9 +79,9 @@ def test_largest_perturbed_value_does_not_depend_on_the_atom(num_summed):
 def test_noise_of_a_bernoulli_is_logistic():
   logit = 0.7
   q = tfd.Bernoulli(logits=np.float64(logit))
-  relaxation = internals.relaxation_of(q, 'test')
+  relaxation = internals.relaxation_of(q)
   z = q.sample(NUM_DRAWS, seed=(5, 6))
-  noise = relaxation.noise(
+  noise = internals.draw_noise(
     relaxation.log_probs[tf.newaxis],
     relaxation.to_one_hot(z),
     tf.constant([7, 8]),
@@ -125,7 +127,7 @@ def tape_oracle(build, logits, estimator, f, c, is_restricted, seed):
   with tf.GradientTape(persistent=True) as tape:
     tape.watch(logits)
     q = build(logits)
-    relaxation = internals.relaxation_of(q, 'test')
+    relaxation = internals.relaxation_of(q)
     atoms = estimator.sample_atoms(q, atom_seed)
     hard = relaxation.to_one_hot(atoms.values)
     k = atoms.num_summed if is_restricted else 0

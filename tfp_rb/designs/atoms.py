@@ -1,12 +1,11 @@
 """Where `f` is evaluated: atoms and their weights."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import tensorflow as tf
 
 from tfp_rb.internal import shapes
-from tfp_rb.internal.types import Integrand
 from tfp_rb.partitions import (
   NotRegisteredError,
   Partition,
@@ -16,13 +15,17 @@ from tfp_rb.partitions import (
 
 __all__ = [
   'Atoms',
-  'CheckedIntegrand',
+  'Whole',
   'draw',
   'everything',
   'is_draw',
   'make_atoms',
   'whole_of',
 ]
+
+# A distribution as estimators and designs see it: its partition, in which
+# nothing is summed yet.
+Whole: TypeAlias = Partition
 
 
 class Atoms(NamedTuple):
@@ -128,66 +131,3 @@ def make_atoms(whole, best, values, weights, num_summed, mean_of_others=None):
   values = tf.where(possible, values, best.values[:1])
   log_prob = whole.log_prob(values)
   return Atoms(values, weights, log_prob, num_summed, mean_of_others, whole)
-
-
-# Name of the operation that hands atoms to the user's `f`.
-EVALUATION = 'atoms_of_f'
-
-
-class CheckedIntegrand:
-  """The user's `f`, whose results are checked.
-
-  An exception that `f` raises passes through unchanged.
-  """
-
-  def __init__(self, f: Integrand, batch_shape: Any, name: str = 'f') -> None:
-    """Stores the function.
-
-    Args:
-      f: Callable of atoms, `[m] + batch_shape + event_shape`.
-      batch_shape: The batch shape, a list of ints and scalar Tensors.
-      name: Python `str`, what `f` is called in an error.
-    """
-    self.f = f
-    self._batch_shape = batch_shape
-    self._name = name
-
-  def __call__(self, values: tf.Tensor) -> tf.Tensor:
-    """Returns `f(values)`, `[m] + batch_shape`, floating."""
-    # The name lets diagnostics find the calls of `f` in a graph.
-    values = tf.identity(values, name=EVALUATION)
-    return self.check(self.f(values), values)
-
-  def check(self, result: Any, values: tf.Tensor) -> tf.Tensor:
-    """Returns what `f` returned at `values`, if that is right."""
-    name = self._name
-    if result is None or isinstance(result, (dict, list, tuple, set)):
-      advice = 'Add a `return`.' if result is None else 'Return one Tensor.'
-      raise TypeError(
-        f'`{name}` must return a Tensor; got {type(result).__name__}. {advice}'
-      )
-    result = tf.convert_to_tensor(result)
-    if not result.dtype.is_floating:
-      raise TypeError(
-        f'`{name}` must return a floating-point Tensor; got dtype '
-        f'{result.dtype.name}. Cast it, e.g. by `tf.cast(..., tf.float32)`.'
-      )
-    shape = [shapes.leading(values), *self._batch_shape]
-    expected = tf.TensorShape(
-      [n if isinstance(n, int) else None for n in shape]
-    )
-    message = (
-      f'`{name}` must return a Tensor of shape [m] + batch_shape, {expected}, '
-      f'for atoms of shape {values.shape}; got shape {result.shape}. Reduce '
-      'over the event, and keep the first axis and the batch.'
-    )
-    if not result.shape.is_compatible_with(expected):
-      raise ValueError(message)
-    if result.shape.is_fully_defined() and expected.is_fully_defined():
-      return result
-    # A size that is not known while tracing could be broadcast silently.
-    is_right = tf.debugging.assert_equal(
-      tf.shape(result), tf.stack(shape), message=message
-    )
-    with tf.control_dependencies([is_right]):
-      return tf.ensure_shape(tf.identity(result), expected)

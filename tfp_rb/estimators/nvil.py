@@ -9,7 +9,7 @@ import tensorflow as tf
 from tfp_rb.baselines._draws import check_level, mean_over_draws
 from tfp_rb.designs import Atoms, is_draw
 from tfp_rb.estimators.base import Estimate, GradientEstimator
-from tfp_rb.internal import gradients
+from tfp_rb.internal import checks, gradients
 from tfp_rb.internal.types import Distribution, Integrand, StatelessSeed
 
 __all__ = ['NVIL']
@@ -130,21 +130,21 @@ class NVIL(GradientEstimator):
     seed: StatelessSeed,
   ) -> Estimate:
     del distribution, seed
-    value = f(atoms.values)
+    value, signal = f.evaluate(atoms.values)
     given = tf.convert_to_tensor(self._baseline_given_inputs())
     if given.shape.is_compatible_with(value.shape[1:] + [1]):
       given = tf.squeeze(given, axis=-1)  # the output unit of a network
     level = check_level(given, value)
-    signal = tf.stop_gradient(value) - level
+    error = tf.stop_gradient(signal) - level
     inverse_scale = tf.ones([], value.dtype)
     if self.center or self.normalize:
       mean, variance = (
         tf.cast(tf.stop_gradient(v.read_value()), value.dtype)
         for v in (self.moving_mean, self.moving_variance)
       )
-      self._update(tf.stop_gradient(signal), atoms)
+      self._update(tf.stop_gradient(error), atoms)
       if self.center:
-        signal, level = signal - mean, level + mean
+        error, level = error - mean, level + mean
       if self.normalize:
         inverse_scale = tf.math.rsqrt(tf.maximum(variance, 1.0))
     ratio = tf.cast(gradients.likelihood_ratio(atoms.log_prob), value.dtype)
@@ -152,12 +152,20 @@ class NVIL(GradientEstimator):
     move = (ratio - 1.0) * inverse_scale
     return Estimate(
       value,
-      surrogate=value + (value - tf.stop_gradient(level)) * move,
-      auxiliary=mean_over_draws(signal**2, atoms),
+      surrogate=value + (signal - tf.stop_gradient(level)) * move,
+      auxiliary=mean_over_draws(error**2, atoms),
     )
 
   def _baseline_given_inputs(self):
-    return self.baseline() if callable(self.baseline) else self.baseline
+    if not callable(self.baseline):
+      return self.baseline
+    if checks.num_arguments(self.baseline):
+      raise TypeError(
+        '`baseline` must be callable without arguments, or have been given '
+        f'them by `with_inputs`; got {self.baseline!r}. For a network write '
+        "`nvil.with_inputs(x)`, with this step's inputs."
+      )
+    return self.baseline()
 
   def _update(self, signal, atoms):
     """Moves the averages by what the draws of the whole batch say."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 import copy
-import inspect
 from typing import Any
 
 import tensorflow as tf
@@ -10,6 +9,7 @@ import tensorflow as tf
 from tfp_rb.designs import CheckedIntegrand
 from tfp_rb.estimators.control_variate import RelaxedControlVariate
 from tfp_rb.estimators.relaxed import value_and_slope
+from tfp_rb.internal import checks
 from tfp_rb.internal.types import Integrand, Numeric, Temperature
 
 __all__ = ['RELAX']
@@ -119,7 +119,7 @@ class RELAX(RelaxedControlVariate):
 
   def bind(self, *inputs: Any) -> 'RELAX':
     # A control variate of the atoms alone is left as it is.
-    has_inputs = _num_arguments(self.control_variate) > 1
+    has_inputs = checks.num_arguments(self.control_variate) > 1
     return self.with_inputs(*inputs) if has_inputs else self
 
   def with_inputs(self, *inputs: Any) -> 'RELAX':
@@ -153,13 +153,3 @@ class RELAX(RelaxedControlVariate):
     return value_and_slope(
       CheckedIntegrand(network, batch_shape, 'control_variate'), relaxed, self
     )
-
-
-def _num_arguments(function):
-  """The number of positional arguments without a default."""
-  call = getattr(function, 'call', function)  # that of a Keras layer
-  return sum(
-    p.default is p.empty
-    and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-    for p in inspect.signature(call).parameters.values()
-  )

@@ -1,10 +1,11 @@
 """Checks of arguments that many modules share."""
 
+import inspect
 import operator
 
 import tensorflow as tf
 
-__all__ = ['check_callable', 'check_int', 'largest_integer']
+__all__ = ['check_callable', 'check_int', 'largest_integer', 'num_arguments']
 
 
 def check_int(value, name, minimum):
@@ -39,3 +40,13 @@ def largest_integer(dtype):
   return {2: 2**8 if dtype == tf.bfloat16 else 2**11, 4: 2**24, 8: 2**53}[
     dtype.size
   ]
+
+
+def num_arguments(function):
+  """Returns the number of positional arguments without a default."""
+  call = getattr(function, 'call', function)  # that of a Keras layer
+  return sum(
+    p.default is p.empty
+    and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    for p in inspect.signature(call).parameters.values()
+  )
