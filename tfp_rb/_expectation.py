@@ -79,7 +79,8 @@ def expectation(
   with tf.name_scope(name or 'expectation'):
     atom_seed, noise_seed = random.split_seed(seed, n=2)
     atoms = estimator.sample_atoms(distribution, atom_seed)
-    return estimate_at(atoms, f, distribution, estimator, noise_seed)
+    integrand = CheckedIntegrand(f, shapes.as_list(atoms.weights)[1:])
+    return estimate_at(atoms, integrand, distribution, estimator, noise_seed)
 
 
 def estimate_at(atoms, f, distribution, estimator, seed):
@@ -87,7 +88,7 @@ def estimate_at(atoms, f, distribution, estimator, seed):
 
   Args:
     atoms: What `estimator.sample_atoms` returned.
-    f: Callable of atoms.
+    f: Callable of atoms, as `CheckedIntegrand`.
     distribution: The distribution.
     estimator: A `GradientEstimator`.
     seed: Stateless seed, `int32[2]`, of noise beside the atoms.
@@ -95,9 +96,8 @@ def estimate_at(atoms, f, distribution, estimator, seed):
   Returns:
     expectation: `Tensor` of `batch_shape`.
   """
-  batch_shape = shapes.as_list(atoms.weights)[1:]
-  f = CheckedIntegrand(f, batch_shape)
   estimate = estimator.evaluate(f, distribution, atoms, seed)
   value, surrogate, auxiliary = estimator.combine(estimate, atoms)
   result = gradients.value_with_gradient_of(value, surrogate, auxiliary)
-  return tf.cast(result, estimate.value.dtype)
+  # Sums are in the dtype of the weights; the result is in that of `f`.
+  return tf.cast(result, tf.nest.flatten(estimate)[0].dtype)

@@ -2,7 +2,7 @@
 
 from tfp_rb.designs.atoms import (
   Atoms,
-  CheckedIntegrand,
+  Whole,
   draw,
   everything,
   is_draw,
@@ -10,23 +10,29 @@ from tfp_rb.designs.atoms import (
   whole_of,
 )
 from tfp_rb.designs.budget import atoms_of_budget
+from tfp_rb.designs.integrand import CheckedIntegrand, Evaluation, evaluate
 from tfp_rb.designs.samplers import IID, Sampler
-from tfp_rb.designs.sites import SiteAtoms, Sites
+from tfp_rb.designs.sites import SiteAtoms, SiteIntegrand, Sites, site_atoms
 from tfp_rb.designs.top_k import given, top_k
 
 __all__ = [
   'Atoms',
   'CheckedIntegrand',
+  'Evaluation',
   'IID',
   'Sampler',
   'SiteAtoms',
+  'SiteIntegrand',
   'Sites',
+  'Whole',
   'atoms_of_budget',
   'draw',
+  'evaluate',
   'everything',
   'given',
   'is_draw',
   'make_atoms',
+  'site_atoms',
   'top_k',
   'whole_of',
 ]

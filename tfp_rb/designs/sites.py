@@ -6,37 +6,63 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_rb.designs.atoms import Atoms
-from tfp_rb.internal import shapes
-from tfp_rb.partitions import Partition
+from tfp_rb.designs.integrand import Evaluation, evaluate
+from tfp_rb.internal import gradients
 
-__all__ = ['SiteAtoms', 'Sites']
+__all__ = ['SiteAtoms', 'SiteIntegrand', 'Sites', 'site_atoms']
 
 
 class SiteAtoms(NamedTuple):
   """A joint value in which one site at a time is replaced.
 
   Attributes:
-    values: `Tensor` of shape `[n S] + batch_shape + event_shape`, where `f` is
-      evaluated: atom `i` of site `s` stands at `i S + s`.
-    weights: `Tensor` of shape `[n S] + batch_shape`. The value of an estimate
-      is the mean over the sites, so the weights of a site sum to `1 / S`.
+    values: `Tensor` of shape `[m] + batch_shape + event_shape`, where `f` is
+      evaluated: group after group, and in a group of `S` sites atom `i` of
+      site `s` stands at `i S + s`.
+    weights: `Tensor` of shape `[m] + batch_shape`. The value of an estimate is
+      the mean over all sites.
     joint: `Tensor` of shape `[1] + batch_shape + event_shape`, the joint value.
-    of_sites: `Atoms` of the sites, whose batch is `batch_shape + [S]`.
-    whole: The whole `Partition` of the product.
+    groups: List of `Sites`.
+    of_groups: List of `Atoms`, whose batch is `batch_shape + [S]`.
   """
 
   values: tf.Tensor
   weights: tf.Tensor
   joint: tf.Tensor
-  of_sites: Atoms
-  whole: Partition
+  groups: list
+  of_groups: list[Atoms]
 
   @property
-  def num_summed(self):
-    """How many atoms are summed, not drawn."""
-    return self.of_sites.num_summed * (
-      self.weights.shape[0] // self.of_sites.weights.shape[0]
-    )
+  def num_sites(self):
+    """The number of sites of all groups together."""
+    return sum(sites.size for sites in self.groups)
+
+
+def site_atoms(joint, groups, of_groups):
+  """Returns the `SiteAtoms`.
+
+  Args:
+    joint: `Tensor` of shape `[1] + batch_shape + event_shape`.
+    groups: List of `Sites`.
+    of_groups: List of `Atoms` of these sites.
+
+  Returns:
+    atoms: `SiteAtoms`.
+  """
+  pairs = list(zip(groups, of_groups, strict=True))
+  num_sites = sum(sites.size for sites in groups)
+  values = [
+    sites.flatten(sites.substitute(joint, a.values)) for sites, a in pairs
+  ]
+  weights = [sites.flatten(sites.first(a.weights)) for sites, a in pairs]
+  weights = tf.concat(weights, axis=0)
+  return SiteAtoms(
+    values=tf.concat(values, axis=0),
+    weights=weights / tf.cast(num_sites, weights.dtype),
+    joint=joint,
+    groups=groups,
+    of_groups=of_groups,
+  )
 
 
 def _reshape_first(x, num_dims, shape):
@@ -46,49 +72,37 @@ def _reshape_first(x, num_dims, shape):
 
 
 class Sites:
-  """A product as its sites: the last dimension of the batch of one factor.
+  """A group of `S` sites: the last dimension of the batch of one factor.
 
-  `S` is their number. Beside the sites, values are `[n] + batch + [S] + event`,
-  with the event of a site; joint values `[n] + batch_shape + event_shape`.
+  Values of sites are `[n] + batch_shape + [S] + event_shape_of_site`, joint
+  values `[n] + batch_shape + event_shape`.
+
+  Attributes:
+    partition: The whole `Partition` of the sites.
+    size: Python `int`, `S`.
   """
 
-  def __init__(self, whole):
-    self._whole = whole
-    self.partition = whole.sites()
-    if self.partition is None:
-      raise TypeError(
-        '`distribution` must be a product for `local_expectation`, '
-        f'`tfd.Independent` or `tfd.Sample`; got `{whole.name}`. Use '
-        '`tfp_rb.rao_blackwellize`.'
-      )
-    batch_shape = whole.batch_shape
-    self.size = self.partition.batch_shape[-1]
-    self._batch_rank = len(batch_shape)
-    event = shapes.event_shape(whole.distribution)
-    own = shapes.as_list(self.partition.values)[2 + self._batch_rank :]
-    self._joint = [*batch_shape, *event]
-    self._by_site = [*batch_shape, self.size, *own]
+  def __init__(self, group):
+    """Stores the group.
 
-  def atoms_of(self, joint, of_sites):
-    """Returns the `SiteAtoms`."""
-    weights = self.flatten(self.first(of_sites.weights))
-    return SiteAtoms(
-      values=self.flatten(self.substitute(joint, of_sites.values)),
-      weights=weights / tf.cast(self.size, weights.dtype),
-      joint=joint,
-      of_sites=of_sites,
-      whole=self._whole,
-    )
+    Args:
+      group: A `SiteGroup`.
+    """
+    self._group = group
+    self.partition = group.partition
+    self.size = group.partition.batch_shape[-1]
+    self._batch_rank = len(group.partition.batch_shape) - 1
 
   def substitute(self, joint, x):
     """Joint values `[n, S] + ...` in which site `s` of `joint` is `x[:, s]`."""
-    joint = tf.cast(tf.reshape(joint, [1, 1, *self._by_site]), x.dtype)
+    own = self._group.extract(joint)[:, tf.newaxis]  # [1, 1] + batch + [S] + ..
+    own = tf.cast(own, x.dtype)
     x = x[:, tf.newaxis]
     shape = [1, self.size] + [1] * self._batch_rank + [self.size]
     shape += [1] * (x.shape.rank - len(shape))
     is_own = np.reshape(np.eye(self.size, dtype=bool), shape)
-    values = tf.where(is_own, x, joint)
-    return tf.reshape(values, [values.shape[0], self.size, *self._joint])
+    values = self.flatten(tf.where(is_own, x, own))
+    return self.unflatten(self._group.insert(joint, values))
 
   def flatten(self, x):
     """`[n, S] + ...` to `[n S] + ...`."""
@@ -101,7 +115,7 @@ class Sites:
   def to_chunks(self, x, most_sites):
     """`[n, S] + ...` to `[N, n c] + ...`: `N` chunks of `c` sites.
 
-    Of equal size, for a loop; the last ones repeat the last site.
+    The chunks have equal size, for a loop; the last ones repeat the last site.
 
     Args:
       x: `Tensor`.
@@ -131,7 +145,56 @@ class Sites:
     rank = x.shape.rank
     return tf.transpose(x, [0, rank - 1, *range(1, rank - 1)])
 
-  def last(self, x):
-    """The inverse of `first`."""
-    rank = x.shape.rank
-    return tf.transpose(x, [0, *range(2, rank), 1])
+
+class SiteIntegrand:
+  """`f` as a function of single sites, the others held at a joint value.
+
+  Takes `[n] + batch_shape + [S] + event_shape_of_site` and returns
+  `[n] + batch_shape + [S]`.
+  """
+
+  def __init__(self, f, sites, atoms, sites_per_call):
+    """Stores what is held.
+
+    Args:
+      f: Callable of joint atoms.
+      sites: `Sites`.
+      atoms: `SiteAtoms`, the joint value and the number of sites.
+      sites_per_call: Python `int`, or `None` for all sites in one call.
+    """
+    self.name = getattr(f, 'name', 'f')
+    self._f = f
+    self._sites = sites
+    self._joint = atoms.joint
+    self._num_sites = float(atoms.num_sites)
+    self._sites_per_call = sites_per_call or sites.size
+
+  def __call__(self, x):
+    return self._apply(self._f, x)
+
+  def evaluate(self, x):
+    """Returns an `Evaluation`."""
+
+    def stacked(values):
+      return tf.stack(evaluate(self._f, values), axis=-1)
+
+    value, signal = tf.unstack(self._apply(stacked, x), axis=-1)
+    return Evaluation(value, signal)
+
+  def _apply(self, f, x):
+    sites = self._sites
+    # The estimates of the sites are added up. Each site contributes its full
+    # gradient w.r.t. its atoms, but only its share of the gradient w.r.t. the
+    # variables of `f`, which all sites have in common.
+    x = gradients.scale_gradient(x, self._num_sites)
+    values = sites.substitute(self._joint, x)  # [n, S] + batch + event
+    if self._sites_per_call >= sites.size:
+      result = sites.unflatten(f(sites.flatten(values)))
+    else:
+      chunks = sites.to_chunks(values, self._sites_per_call)
+      result = gradients.call_one_by_one(f, chunks)
+      result = sites.from_chunks(result, x.shape[0])
+    result = gradients.scale_gradient(result, 1.0 / self._num_sites)
+    axis = 2 + len(sites.partition.batch_shape) - 1
+    others = range(axis, result.shape.rank)
+    return tf.transpose(result, [0, *range(2, axis), 1, *others])

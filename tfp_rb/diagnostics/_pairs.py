@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfp_rb.designs.atoms import EVALUATION
+from tfp_rb.designs.integrand import EVALUATION
 from tfp_rb.diagnostics._moments import GradientMoments, flat
 from tfp_rb.internal import checks
 from tfp_rb.internal.types import TensorLike

@@ -6,11 +6,10 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfp_rb.designs import Atoms, draw, whole_of
+from tfp_rb.designs import Atoms, Whole, draw, whole_of
 from tfp_rb.internal import checks, random
 from tfp_rb.internal.config import Configurable
 from tfp_rb.internal.types import Distribution, Integrand, StatelessSeed
-from tfp_rb.partitions import Partition
 
 __all__ = ['Estimate', 'GradientEstimator', 'check_estimator']
 
@@ -159,7 +158,7 @@ class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
     """
     return self.atoms_of(whole_of(distribution), seed)
 
-  def atoms_of(self, whole: Partition, seed: StatelessSeed) -> Atoms:
+  def atoms_of(self, whole: Whole, seed: StatelessSeed) -> Atoms:
     """Returns the atoms and the draws that the estimator needs beside them.
 
     Args:
@@ -176,7 +175,7 @@ class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
       return atoms
     return atoms._replace(extra=whole.draw_rest(num_extra, extra_seed))
 
-  def choose_atoms(self, whole: Partition, seed: StatelessSeed) -> Atoms:
+  def choose_atoms(self, whole: Whole, seed: StatelessSeed) -> Atoms:
     """Chooses the atoms; here, `num_samples` independent draws.
 
     Args:

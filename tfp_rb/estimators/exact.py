@@ -2,11 +2,10 @@
 
 import tensorflow as tf
 
-from tfp_rb.designs import Atoms, everything
+from tfp_rb.designs import Atoms, Whole, evaluate, everything
 from tfp_rb.estimators.base import Estimate, GradientEstimator
 from tfp_rb.internal import gradients
 from tfp_rb.internal.types import Distribution, Integrand, StatelessSeed
-from tfp_rb.partitions import Partition
 
 __all__ = ['Exact']
 
@@ -38,7 +37,7 @@ class Exact(GradientEstimator):
     """
     super().__init__(name=name)
 
-  def choose_atoms(self, whole: Partition, seed: StatelessSeed) -> Atoms:
+  def choose_atoms(self, whole: Whole, seed: StatelessSeed) -> Atoms:
     del seed
     num_values = whole.best(0).num_values
     if num_values is None or num_values > _MOST_VALUES:
@@ -63,6 +62,6 @@ class Exact(GradientEstimator):
     seed: StatelessSeed,
   ) -> Estimate:
     del distribution, seed
-    value = f(atoms.values)
+    value, signal = evaluate(f, atoms.values)
     ratio = tf.cast(gradients.likelihood_ratio(atoms.log_prob), value.dtype)
-    return Estimate(value, surrogate=value * ratio)
+    return Estimate(value, surrogate=value + signal * (ratio - 1.0))

@@ -2,14 +2,14 @@
 
 import tensorflow as tf
 
-from tfp_rb.designs import Sites, draw
+from tfp_rb.designs import SiteIntegrand, Sites, draw, site_atoms
 from tfp_rb.estimators.base import GradientEstimator
 from tfp_rb.estimators.rao_blackwell import (
   RaoBlackwellized,
   Wrapper,
   rao_blackwellize,
 )
-from tfp_rb.internal import checks, gradients, random
+from tfp_rb.internal import checks, random
 
 __all__ = ['LocalExpectation', 'local_expectation']
 
@@ -106,42 +106,52 @@ class LocalExpectation(Wrapper):
     return 'It works site by site and sums atoms already.'
 
   def choose_atoms(self, whole, seed):
-    sites = Sites(whole)
-    joint_seed, site_seed = random.split_seed(seed, n=2)
+    groups = [Sites(group) for group in whole.sites()]
+    if not groups:
+      raise TypeError(
+        '`distribution` must be a product for `local_expectation`, '
+        f'`tfd.Independent` or `tfd.Sample`; got `{whole.name}`. Use '
+        '`tfp_rb.rao_blackwellize`.'
+      )
+    joint_seed, *seeds = random.split_seed(seed, n=1 + len(groups))
     joint = draw(whole, 1, joint_seed).values
-    at_sites = RaoBlackwellized(self.estimator, num_summed=self.num_summed)
-    return sites.atoms_of(joint, at_sites.atoms_of(sites.partition, site_seed))
+    of_groups = [
+      self._at_sites(sites, len(groups)).atoms_of(sites.partition, site_seed)
+      for sites, site_seed in zip(groups, seeds, strict=True)
+    ]
+    return site_atoms(joint, groups, of_groups)
+
+  def _at_sites(self, sites, num_groups):
+    """Returns the Rao-Blackwellized estimator of one group of sites."""
+    num_summed, num_values = self.num_summed, sites.partition.num_values
+    if num_groups > 1 and num_values is not None:
+      # One number serves groups of different sizes.
+      num_summed = min(num_summed, num_values)
+    return RaoBlackwellized(self.estimator, num_summed=num_summed)
 
   def evaluate(self, f, distribution, atoms, seed):
     del distribution
-    sites = Sites(atoms.whole)
-    size = float(sites.size)
-
-    def f_of_site(x):  # [m] + batch + [S] + event -> [m] + batch + [S]
-      # The estimates of the sites are added up. Each accounts for the whole
-      # gradient by its own atoms, and for a share of that by the variables of
-      # `f`, which all sites have in common.
-      x = gradients.scale_gradient(x, size)
-      values = sites.substitute(atoms.joint, x)
-      if self.sites_per_call is None or self.sites_per_call >= sites.size:
-        result = sites.unflatten(f(sites.flatten(values)))
-      else:
-        chunks = sites.to_chunks(values, self.sites_per_call)
-        result = gradients.call_one_by_one(f, chunks)
-        result = sites.from_chunks(result, x.shape[0])
-      return gradients.scale_gradient(sites.last(result), 1.0 / size)
-
-    return self.estimator.evaluate(
-      f_of_site, sites.partition.distribution, atoms.of_sites, seed
-    )
+    seeds = random.split_seed(seed, n=len(atoms.groups))
+    return [
+      self.estimator.evaluate(
+        SiteIntegrand(f, sites, atoms, self.sites_per_call),
+        sites.partition.distribution,
+        of_group,
+        group_seed,
+      )
+      for sites, of_group, group_seed in zip(
+        atoms.groups, atoms.of_groups, seeds, strict=True
+      )
+    ]
 
   def combine(self, estimate, atoms):
-    value, surrogate, auxiliary = self.estimator.combine(
-      estimate, atoms.of_sites
-    )
+    groups = [
+      self.estimator.combine(of_group, group_atoms)
+      for of_group, group_atoms in zip(estimate, atoms.of_groups, strict=True)
+    ]
+    totals = [
+      tf.add_n([tf.reduce_sum(x, axis=-1) for x in terms])
+      for terms in zip(*groups, strict=True)
+    ]
     # Every site has an estimate of the same value, but of its own gradient.
-    return (
-      tf.reduce_mean(value, axis=-1),
-      tf.reduce_sum(surrogate, axis=-1),
-      tf.reduce_sum(auxiliary, axis=-1),
-    )
+    return totals[0] / atoms.num_sites, totals[1], totals[2]

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfp_rb.baselines._draws import check_level, mean_over_draws
-from tfp_rb.designs import Atoms, is_draw
+from tfp_rb.designs import Atoms, evaluate, is_draw
 from tfp_rb.estimators.base import Estimate, GradientEstimator
 from tfp_rb.internal import checks, gradients
 from tfp_rb.internal.types import Distribution, Integrand, StatelessSeed
@@ -130,7 +130,7 @@ class NVIL(GradientEstimator):
     seed: StatelessSeed,
   ) -> Estimate:
     del distribution, seed
-    value, signal = f.evaluate(atoms.values)
+    value, signal = evaluate(f, atoms.values)
     given = tf.convert_to_tensor(self._baseline_given_inputs())
     if given.shape.is_compatible_with(value.shape[1:] + [1]):
       given = tf.squeeze(given, axis=-1)  # the output unit of a network

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tfp_rb.baselines.base import Baseline
 from tfp_rb.baselines.constant import as_baseline
-from tfp_rb.designs import Atoms
+from tfp_rb.designs import Atoms, evaluate
 from tfp_rb.estimators.base import Estimate, GradientEstimator
 from tfp_rb.internal import gradients
 from tfp_rb.internal.types import (
@@ -102,19 +102,19 @@ class REINFORCE(GradientEstimator):
     if atoms.extra is not None:
       # One call of `f` for all: the baseline's draws ride along.
       values = tf.concat([values, atoms.extra], axis=0)
-    everything = f(values)
-    value, extra_value = everything[:num_atoms], everything[num_atoms:]
+    everything, signals = evaluate(f, values)
+    value, signal = everything[:num_atoms], signals[:num_atoms]
     correction = self.baseline.evaluate(
       distribution=distribution,
       atoms=atoms,
-      value=tf.stop_gradient(value),
-      extra_value=tf.stop_gradient(extra_value),
+      value=tf.stop_gradient(signal),
+      extra_value=tf.stop_gradient(signals[num_atoms:]),
     )
     ratio = tf.cast(gradients.likelihood_ratio(atoms.log_prob), value.dtype)
     level = tf.stop_gradient(tf.cast(correction.level, value.dtype))
     return Estimate(
       value,
-      surrogate=value + (value - level) * (ratio - 1.0),
+      surrogate=value + (signal - level) * (ratio - 1.0),
       auxiliary=correction.auxiliary,
     )
 

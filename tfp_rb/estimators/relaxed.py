@@ -13,7 +13,7 @@ with `T` and `g` standard Gumbel variables: the maximum does not depend on where
 it is, and the others are Gumbel variables truncated below it.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -23,7 +23,6 @@ from tfp_rb.estimators.base import GradientEstimator
 from tfp_rb.estimators.temperature import check_temperature, read_scalar
 from tfp_rb.internal import random
 from tfp_rb.internal.types import Distribution, Temperature
-from tfp_rb.partitions.relaxation import Relaxation
 
 __all__ = [
   'Noise',
@@ -210,7 +209,7 @@ class RelaxedEstimator(GradientEstimator):
       validate_args=distribution.validate_args,
     )
 
-  def is_restricted(self, relaxation: Relaxation, atoms: Atoms) -> bool:
+  def is_restricted(self, relaxation: Any, atoms: Atoms) -> bool:
     """Whether the relaxation is that of `q` given the rest."""
     if isinstance(atoms.num_summed, int) and atoms.num_summed == 0:
       return False  # the rest is everything

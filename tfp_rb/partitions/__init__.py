@@ -1,12 +1,19 @@
 """Partitions: the most probable values of a distribution, and its rest."""
 
 # Importing the families registers them.
-from tfp_rb.partitions import counts, product, table, wrappers  # noqa: F401
+from tfp_rb.partitions import (  # noqa: F401
+  counts,
+  kinds,
+  product,
+  table,
+  wrappers,
+)
 from tfp_rb.partitions.base import (
   NotRegisteredError,
   Partition,
   RegisterPartition,
   Sampled,
+  SiteGroup,
   check_discrete,
   check_num_summed,
   family_of,
@@ -19,6 +26,7 @@ __all__ = [
   'Partition',
   'RegisterPartition',
   'Sampled',
+  'SiteGroup',
   'check_discrete',
   'check_num_summed',
   'family_of',

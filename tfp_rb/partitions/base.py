@@ -23,6 +23,7 @@ __all__ = [
   'Partition',
   'RegisterPartition',
   'Sampled',
+  'SiteGroup',
   'check_discrete',
   'check_num_summed',
   'family_of',
@@ -273,12 +274,26 @@ class Partition:
     """Returns the relaxed form, or `None` where there is none."""
     return None
 
-  def sites(self) -> 'Partition | None':
-    """Returns the whole of one factor, with the sites as its last batch axis.
+  def sites(self) -> 'list[SiteGroup]':
+    """Returns the independent sites in groups; none if there is one site."""
+    return []
 
-    `None` where the distribution is no product.
-    """
-    return None
+
+class SiteGroup(NamedTuple):
+  """Sites of a product that have one family: `S` of them.
+
+  Attributes:
+    partition: Whole `Partition` of the sites, with batch shape
+      `batch_shape + [S]`.
+    extract: Callable, joint values `[n] + batch_shape + event_shape` to those
+      of the sites, `[n] + batch_shape + [S] + event_shape_of_site`.
+    insert: Callable, joint values and values of the sites to joint values in
+      which the sites of this group are replaced.
+  """
+
+  partition: Partition
+  extract: Callable[[tf.Tensor], tf.Tensor]
+  insert: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 
 class _Listed(Partition):
@@ -422,12 +437,21 @@ class Family(NamedTuple):
   """What is registered for a class of distributions.
 
   Attributes:
-    whole: Callable, distribution to the whole `Partition`.
-    is_of_user: Whether it was registered by `RegisterPartition`.
+    whole: Callable, distribution to the whole `Partition`; `None` for a family
+      of which only the kind is known.
+    kind: Python `str`, what the values are: 'bits', 'labels', 'vectors' (one
+      of `K` unit vectors), 'numbers' (a finite set), 'successes' (0 to a known
+      count), 'counts' (0, 1, ...), 'ranks' (1, 2, ...), or 'wrapped' where the
+      wrapped `distribution` decides. `None` for a family of the user.
   """
 
-  whole: Callable[[Distribution], Partition]
-  is_of_user: bool
+  whole: Callable[[Distribution], Partition] | None
+  kind: str | None = None
+
+  @property
+  def is_of_user(self) -> bool:
+    """Whether it was registered by `RegisterPartition`."""
+    return self.kind is None
 
 
 _REGISTRY: dict[type, Family] = {}
@@ -449,11 +473,11 @@ def plain_class(kind):
   return base if base.__name__ == f'_{kind.__name__}' else kind
 
 
-def register(distribution_class):
+def register(distribution_class, kind):
   """Returns a decorator for a callable from distribution to whole partition."""
 
   def decorate(whole):
-    _REGISTRY[plain_class(distribution_class)] = Family(whole, False)
+    _REGISTRY[plain_class(distribution_class)] = Family(whole, kind)
     return whole
 
   return decorate
@@ -528,7 +552,7 @@ class RegisterPartition:
       )
       return empty.best(0)
 
-    _REGISTRY[self._distribution_class] = Family(whole, True)
+    _REGISTRY[self._distribution_class] = Family(whole)
     return function
 
 
@@ -553,9 +577,11 @@ def partition_of(distribution):
     NotRegisteredError: The distribution has none.
   """
   family = family_of(distribution)
-  if family is None:
+  if family is None or family.whole is None:
     kind = type(distribution).__name__
-    known = ', '.join(sorted(c.__name__.lstrip('_') for c in _REGISTRY))
+    known = ', '.join(
+      sorted(c.__name__.lstrip('_') for c, f in _REGISTRY.items() if f.whole)
+    )
     raise NotRegisteredError(
       f'No partition is registered for `{kind}`, so its most probable values '
       'cannot be summed. Decorate a function with '

@@ -52,7 +52,7 @@ def _coin(q):
   )
 
 
-@register(tfd.Poisson)
+@register(tfd.Poisson, kind='counts')
 class Poisson(Window):
   """`q(z) = rate^z exp(-rate) / z!`."""
 
@@ -115,7 +115,7 @@ def _large_poisson_tail(z, below, rate):
   return 0.5 * tf.math.erfc(side * eta * tf.sqrt(0.5 * a)) + side * correction
 
 
-@register(tfd.NegativeBinomial)
+@register(tfd.NegativeBinomial, kind='counts')
 class NegativeBinomial(Window):
   """The number of successes before `total_count` failures."""
 
@@ -148,7 +148,7 @@ class NegativeBinomial(Window):
     return z * self._coin.failure - self._total_count * self._coin.probs
 
 
-@register(tfd.Geometric)
+@register(tfd.Geometric, kind='counts')
 class Geometric(Window):
   """The number of failures before the first success."""
 
@@ -175,7 +175,7 @@ class Geometric(Window):
     return self._coin.failure - z * self._coin.probs
 
 
-@register(tfd.Binomial)
+@register(tfd.Binomial, kind='successes')
 class Binomial(Window):
   """The number of successes in `total_count` trials."""
 
@@ -215,7 +215,7 @@ class Binomial(Window):
     return z - self.highest * self._coin.probs
 
 
-@register(tfd.Zipf)
+@register(tfd.Zipf, kind='ranks')
 class Zipf(Window):
   """`q(z) = z^-power / zeta(power)`.
 

@@ -18,7 +18,12 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_rb.internal import random, shapes
-from tfp_rb.partitions.base import Partition, partition_of, register
+from tfp_rb.partitions.base import (
+  Partition,
+  SiteGroup,
+  partition_of,
+  register,
+)
 from tfp_rb.partitions.trie import complement, draw_from_complement, merge
 from tfp_rb.partitions.wrappers import Broadcast, Reshaped
 
@@ -256,14 +261,25 @@ class Product(Partition):
     return inner._replace(num_sites=inner.num_sites + len(self._site_shape))
 
   def sites(self):
-    if len(self._site_shape) == 1:
-      return self._sites
-    batch_shape = [*self.batch_shape, self._num_sites]
-    factor = tfd.BatchReshape(self._sites.distribution, batch_shape)
-    return Reshaped(self._sites, batch_shape, factor)
+    factor, batch_shape = self._sites, [*self.batch_shape, self._num_sites]
+    if len(self._site_shape) > 1:  # the sites become one axis
+      law = tfd.BatchReshape(factor.distribution, batch_shape)
+      factor = Reshaped(factor, batch_shape, law)
+    rank = self._sites.log_rest.shape.rank
+    event = shapes.as_list(self._sites.values)[1 + rank :]
+
+    def extract(joint):
+      return tf.reshape(joint, [shapes.leading(joint), *batch_shape, *event])
+
+    def insert(joint, values):
+      del joint  # there are no other sites
+      shape = [*self.batch_shape, *self._site_shape, *event]
+      return tf.reshape(values, [shapes.leading(values), *shape])
+
+    return [SiteGroup(factor, extract, insert)]
 
 
-@register(tfd.Sample)
+@register(tfd.Sample, kind='wrapped')
 def _of_sample(q):
   sample_shape = tf.get_static_value(q.sample_shape)
   if sample_shape is None:
@@ -285,7 +301,7 @@ def _of_sample(q):
   return Product(q, sites, sample_shape)
 
 
-@register(tfd.Independent)
+@register(tfd.Independent, kind='wrapped')
 def _of_independent(q):
   num_dims = tf.get_static_value(q.reinterpreted_batch_ndims)
   site_shape = shapes.batch_shape(q.distribution)

@@ -163,12 +163,12 @@ class IntegerTable(Table):
       )
 
 
-@register(tfd.Categorical)
+@register(tfd.Categorical, kind='labels')
 def _of_categorical(q):
   return IntegerTable(q, logits_lib.categorical_logits(q))
 
 
-@register(tfd.OneHotCategorical)
+@register(tfd.OneHotCategorical, kind='vectors')
 class OneHotTable(Table):
   """One-hot vectors."""
 
@@ -199,7 +199,7 @@ class OneHotTable(Table):
     )
 
 
-@register(tfd.Bernoulli)
+@register(tfd.Bernoulli, kind='bits')
 class BernoulliTable(IntegerTable):
   """The values 0 and 1."""
 
@@ -223,7 +223,7 @@ class BernoulliTable(IntegerTable):
     )
 
 
-@register(tfd.FiniteDiscrete)
+@register(tfd.FiniteDiscrete, kind='numbers')
 class FiniteTable(Table):
   """Given numbers."""
 
@@ -246,7 +246,7 @@ class FiniteTable(Table):
     return tf.cast(tf.reduce_sum(probs * outcomes, axis=-1), dtype)
 
 
-@register(tfd.OrderedLogistic)
+@register(tfd.OrderedLogistic, kind='labels')
 def _of_ordered_logistic(q):
   # Of the distance to the cutpoints `c`: q(z) = s(c_z) - s(c_{z-1}), written as
   # s(c_z) s(-c_{z-1}) (1 - exp(c_{z-1} - c_z)), s the sigmoid, since TFP's own
@@ -266,7 +266,7 @@ def _of_ordered_logistic(q):
   return IntegerTable(q, tf.concat(log_probs, axis=-1))
 
 
-@register(tfd.BetaBinomial)
+@register(tfd.BetaBinomial, kind='successes')
 def _of_beta_binomial(q):
   total_count = tf.convert_to_tensor(q.total_count)
   static_count = tf.get_static_value(total_count)

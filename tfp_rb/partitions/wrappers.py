@@ -256,7 +256,7 @@ class Shifted(Wrapped):
     return None
 
 
-@register(tfd.TransformedDistribution)
+@register(tfd.TransformedDistribution, kind='wrapped')
 def _of_transformed(q):
   if not isinstance(q.bijector, tfb.Shift):
     raise NotRegisteredError(
@@ -271,11 +271,11 @@ def _of_transformed(q):
   return Shifted(base, tf.convert_to_tensor(q.bijector.shift), q)
 
 
-@register(tfd.BatchReshape)
+@register(tfd.BatchReshape, kind='wrapped')
 def _of_batch_reshape(q):
   return Reshaped(partition_of(q.distribution), shapes.batch_shape(q), q)
 
 
-@register(tfd.BatchBroadcast)
+@register(tfd.BatchBroadcast, kind='wrapped')
 def _of_batch_broadcast(q):
   return broadcast(partition_of(q.distribution), shapes.batch_shape(q), q)

@@ -12,9 +12,9 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_rb._expectation import estimate_at
-from tfp_rb.designs import make_atoms
+from tfp_rb.designs import CheckedIntegrand, make_atoms
 from tfp_rb.estimators.base import GradientEstimator
-from tfp_rb.internal import random
+from tfp_rb.internal import random, shapes
 from tfp_rb.partitions import NotRegisteredError, partition_of
 
 __all__ = ['Outcomes', 'enumerate_outcomes', 'exact_reference', 'tile']
@@ -163,8 +163,12 @@ class _Scripted:
     return self._around(self.inner.truncated(num_summed))
 
   def sites(self):
-    sites = self.inner.sites()
-    return sites if sites is None else _Scripted(sites, sites, self._script)
+    return [
+      group._replace(
+        partition=_Scripted(group.partition, group.partition, self._script)
+      )
+      for group in self.inner.sites()
+    ]
 
   def draw_rest(self, num_draws, seed):
     del seed
@@ -180,7 +184,8 @@ def _estimate(estimator, f, distribution, script, seed):
   atom_seed, noise_seed = random.split_seed(seed, n=2)
   whole = partition_of(distribution)
   atoms = estimator.atoms_of(_Scripted(whole, whole, script), atom_seed)
-  return estimate_at(atoms, f, distribution, estimator, noise_seed)
+  integrand = CheckedIntegrand(f, shapes.as_list(atoms.weights)[1:])
+  return estimate_at(atoms, integrand, distribution, estimator, noise_seed)
 
 
 def enumerate_outcomes(

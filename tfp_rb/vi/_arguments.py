@@ -172,12 +172,13 @@ def default_estimator(distribution):
     estimator: A `GradientEstimator`.
   """
   estimator = REINFORCE(baselines.LeaveOneOut(), num_samples=2)
-  sites = whole_of(distribution).sites()
-  if sites is None:
+  groups = whole_of(distribution).sites()
+  if not groups:
     return rao_blackwellize(estimator, num_summed=1)
-  num_symbols = sites.num_values
-  if num_symbols is None or num_symbols > MOST_SYMBOLS:
-    num_symbols = MOST_SYMBOLS // 2
+  numbers = [group.partition.num_values for group in groups]
+  num_symbols = MOST_SYMBOLS // 2
+  if None not in numbers and max(numbers) <= MOST_SYMBOLS:
+    num_symbols = max(numbers)
   return local_expectation(estimator, num_summed=num_symbols)
 
 

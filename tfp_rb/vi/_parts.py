@@ -160,7 +160,7 @@ class _Cells(NamedTuple):
   source: object
 
 
-@register(DiscreteParts)
+@register(DiscreteParts, kind='parts')
 class Parts(Partition):
   """The best joint values of a beam, and the cells of the rest."""
 

@@ -17,7 +17,7 @@ __all__ = ['views_of']
 
 def is_product(distribution):
   """Whether a distribution is a product of independent sites."""
-  return whole_of(distribution).sites() is not None
+  return bool(whole_of(distribution).sites())
 
 
 def views_of(parts, estimator, sample_size, seed):
