@@ -100,32 +100,53 @@ def relaxation_of(distribution):
 
 
 class _WithDraws:
-  """A partition whose draws a function makes."""
+  """A partition whose draws functions make."""
 
-  def __init__(self, inner, function):
-    self._inner, self._function = inner, function
+  def __init__(self, inner, draw, from_uniforms):
+    self._inner = inner
+    self._draw, self._from_uniforms = draw, from_uniforms
 
   def __getattr__(self, name):
     return getattr(self._inner, name)
 
+  def _around(self, inner):
+    return _WithDraws(inner, self._draw, self._from_uniforms)
+
   def best(self, num_summed):
-    return _WithDraws(self._inner.best(num_summed), self._function)
+    return self._around(self._inner.best(num_summed))
 
   def excluding(self, values):
-    return _WithDraws(self._inner.excluding(values), self._function)
+    return self._around(self._inner.excluding(values))
 
   def truncated(self, num_summed):
-    return _WithDraws(self._inner.truncated(num_summed), self._function)
+    return self._around(self._inner.truncated(num_summed))
 
   def draw_rest(self, num_draws, seed):
     del seed
-    return self._function(self._inner, num_draws)
+    return self._draw(self._inner, num_draws)
+
+  def rest_from_uniforms(self, u):
+    return self._from_uniforms(self._inner, u)
 
 
-def estimate_with_draws(f, distribution, estimator, function, seed=(0, 0)):
-  """As `expectation`, where `function(partition, num_draws)` draws."""
+def estimate_with_draws(
+  f, distribution, estimator, draw=None, from_uniforms=None, seed=(0, 0)
+):
+  """As `expectation`, with draws that functions make.
+
+  Args:
+    f: Callable of atoms.
+    distribution: A discrete distribution with a partition.
+    estimator: A `GradientEstimator`.
+    draw: Callable `(partition, num_draws)` in place of `draw_rest`.
+    from_uniforms: Callable `(partition, u)` in place of `rest_from_uniforms`.
+    seed: Stateless seed.
+
+  Returns:
+    expectation: `Tensor` of `batch_shape`.
+  """
   seed = tf.constant(seed)
-  whole = _WithDraws(partition_of(distribution), function)
+  whole = _WithDraws(partition_of(distribution), draw, from_uniforms)
   atoms = estimator.atoms_of(whole, seed)
   return estimate_at(atoms, f, distribution, estimator, seed)
 

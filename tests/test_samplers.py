@@ -494,37 +494,37 @@ def pieces_of_strata(probs, num_draws):
   return pieces
 
 
-def stratified_outcomes(monkeypatch, row, num_summed, num_draws, baseline):
+def stratified_outcomes(row, num_summed, num_draws, baseline):
   """Chances `[T, 1]` and gradients `[T, 1, K]` of all orders and pieces."""
   problem = PROBLEMS[row]
-  summed, rest = problem.most_probable(num_summed)
+  _, rest = problem.most_probable(num_summed)
   probs = np.where(np.isin(np.arange(NUM_VALUES), rest), problem.q, 0.0)
   pieces = pieces_of_strata(probs / np.sum(probs), num_draws)
-  keys, uniforms, chances = [], [], []
+  uniforms, chances = [], []
   for order in itertools.permutations(range(num_draws)):
     for chosen in itertools.product(*(pieces[stratum] for stratum in order)):
-      keys.append((np.array(order) + 0.5) / num_draws)
-      uniforms.append([middle for middle, _ in chosen])
+      middles = np.array([middle for middle, _ in chosen])
+      uniforms.append((np.array(order) + middles) / num_draws)
       share = np.prod([share for _, share in chosen])
       chances.append(share / math.factorial(num_draws))
-  scripts = [np.array(keys).T, np.array(uniforms).T]  # [M, T]
+  uniforms = np.array(uniforms).T[..., np.newaxis]  # [M, T, 1]
 
-  def scripted(shape, seed, dtype):
-    del seed
-    script = scripts.pop(0)
+  def from_uniforms(partition, u):
+    # What the sampler passes is an outcome like those that are enumerated.
+    strata = np.sort(np.floor(u * num_draws), axis=0)
+    assert np.all(strata == np.reshape(np.arange(num_draws), [-1, 1, 1]))
     # Two uniforms make a draw of a long table, the second one here.
-    assert list(shape) == [2, num_draws, 1, len(keys)]
-    return tf.constant(np.stack([script[:, np.newaxis]] * 2), dtype)
+    return partition.rest_from_uniforms(tf.broadcast_to(uniforms, u.shape))
 
-  internals.patch_plain_uniform(monkeypatch, scripted)
   estimator = estimator_of(num_summed, num_draws, baseline, samplers.Stratified)
-  logits = tiled(variances.LOGITS[row], len(keys))
+  logits = tiled(variances.LOGITS[row], len(chances))
   costs = variances.COSTS[row]
   with tf.GradientTape() as tape:
     tape.watch(logits)
     f, q = variances.make_problem(costs)(logits)
-    value = tfp_rb.expectation(f, q, estimator, seed=[0, 0])
-  assert not scripts
+    value = internals.estimate_with_draws(
+      f, q, estimator, from_uniforms=from_uniforms
+    )
   gradients = tape.gradient(value, logits).numpy()
   return np.array(chances)[:, np.newaxis], gradients[:, np.newaxis]
 
@@ -535,12 +535,10 @@ def stratified_outcomes(monkeypatch, row, num_summed, num_draws, baseline):
 )
 @pytest.mark.parametrize('row', [1, 3])
 def test_stratified_draws_are_unbiased_and_vary_no_more_than_independent_ones(
-  monkeypatch, row, num_summed, num_draws, level
+  row, num_summed, num_draws, level
 ):
   independent = variance_of_summed(level, num_summed, num_draws)[row]
-  chances, gradients = stratified_outcomes(
-    monkeypatch, row, num_summed, num_draws, level
-  )
+  chances, gradients = stratified_outcomes(row, num_summed, num_draws, level)
   np.testing.assert_allclose(np.sum(chances), 1.0, rtol=1e-12)
   np.testing.assert_allclose(
     np.sum(chances * gradients[:, 0], axis=0),
@@ -613,49 +611,45 @@ def test_sites_of_a_stratified_product_have_orders_of_their_own():
   assert len({tuple(site) for site in values.T}) > 1
 
 
-@pytest.mark.parametrize('dtype', [tf.float32, tf.float64])
+def assert_one_in_each_stratum(u):
+  """Along the first axis, strictly between 0 and 1."""
+  num_draws = u.shape[0]
+  assert np.all((u > 0.0) & (u < 1.0))
+  # An end of a stratum may be rounded to the next one.
+  middles = np.reshape(np.arange(num_draws) + 0.5, [-1, 1])
+  distance = np.abs(np.sort(u, axis=0) * num_draws - middles)
+  assert np.all(distance < 0.5 + 1e-9)
+
+
 @pytest.mark.parametrize('num_draws', [1, 3, 1000, 2**17 + 1])
-def test_stratified_uniforms_lie_strictly_between_0_and_1(
-  monkeypatch, dtype, num_draws
+def test_each_stratum_holds_one_uniform_strictly_between_0_and_1(num_draws):
+  u = internals.stratified_uniform([num_draws, 3], tf.constant([1, 2])).numpy()
+  assert u.shape == (num_draws, 3)
+  assert_one_in_each_stratum(u)
+
+
+@pytest.mark.parametrize('bits', [0, -1, 'min', 'max'])
+@pytest.mark.parametrize('num_draws', [1, 3, 1000])
+def test_stratified_uniforms_of_extreme_bits_lie_strictly_between_0_and_1(
+  monkeypatch, num_draws, bits
 ):
-  def check():
-    with internals.stratified_uniforms(num_draws) as calls:
-      u = internals.uniform(
-        [num_draws], tf.constant([1, 2]), dtype, draw_axis=0
-      )
-    assert calls == [0]
-    assert np.all((u > 0.0) & (u < 1.0))
-    assert u.shape == [num_draws]
-    return u.numpy()
+  def extreme_bits(shape, seed, dtype):
+    del seed
+    value = getattr(dtype, bits) if isinstance(bits, str) else bits
+    return tf.fill(shape, tf.constant(value, dtype))
 
-  u = np.sort(check())
-  # One in each stratum, up to the rounding of float32.
-  np.testing.assert_allclose(
-    u * num_draws, np.arange(num_draws) + 0.5, rtol=0.0, atol=0.6
-  )
-  # The largest and the smallest that there are, in every stratum.
-  num_bits = 23 if dtype == tf.float32 else 52
-  plain = internals.plain_uniform
-  for extreme in (0.5 * 2.0**-num_bits, 1.0 - 0.5 * 2.0**-num_bits):
-    results = []
-
-    def scripted(shape, seed, dtype, results=results, extreme=extreme):
-      results.append(None)
-      if len(results) % 2:  # the orders come first
-        return plain(shape, seed, dtype)
-      return tf.fill(shape, tf.constant(extreme, dtype))
-
-    with monkeypatch.context() as patch:
-      internals.patch_plain_uniform(patch, scripted)
-      check()
+  internals.patch_bits(monkeypatch, extreme_bits)
+  u = internals.stratified_uniform([num_draws, 2], tf.constant([1, 2])).numpy()
+  assert_one_in_each_stratum(u)
 
 
-def test_stratification_ends_with_its_block():
-  with internals.stratified_uniforms(4):
-    pass
-  u = internals.uniform([4], tf.constant([1, 2]), tf.float64, draw_axis=0)
-  plain = internals.plain_uniform([4], tf.constant([1, 2]), tf.float64)
-  np.testing.assert_array_equal(u, plain)
+def test_stratified_draws_leave_those_that_follow_independent():
+  independent = estimator_of(0, 4, sampler=samplers.IID)
+  before = independent.sample_atoms(Q, tf.constant([1, 2])).values
+  stratified = estimator_of(0, 4, sampler=samplers.Stratified)
+  stratified.sample_atoms(Q, tf.constant([3, 4]))
+  after = independent.sample_atoms(Q, tf.constant([1, 2])).values
+  np.testing.assert_array_equal(before, after)
 
 
 @pytest.mark.parametrize(
