@@ -17,7 +17,7 @@ from tfp_rb.diagnostics._pairs import _bias_of as bias_of
 from tfp_rb.diagnostics._pairs import mean_and_interval
 from tfp_rb.diagnostics._support import tabulate
 from tfp_rb.estimators.relaxed import draw_noise, given_rest, softmax
-from tfp_rb.internal import random
+from tfp_rb.internal import config, random
 from tfp_rb.internal.gradients import likelihood_ratio
 from tfp_rb.internal.random import (
   search_index,
@@ -32,8 +32,8 @@ from tfp_rb.partitions import base, partition_of
 from tfp_rb.partitions.base import plain_class
 from tfp_rb.partitions.counts import _large_poisson_tail as large_poisson_tail
 from tfp_rb.testing.enumeration import enumerate_outcomes, exact_reference
-from tfp_rb.vi import _surrogates
-from tfp_rb.vi._split import split as split_joint
+from tfp_rb.vi import _build
+from tfp_rb.vi._joint import split as split_joint
 
 __all__ = [
   'ClosedFormRow',
@@ -44,6 +44,7 @@ __all__ = [
   'bias_of',
   'closed_form_variance',
   'copy_registry',
+  'deserialize',
   'draw_atoms',
   'draw_noise',
   'enumerate_outcomes',
@@ -62,10 +63,12 @@ __all__ = [
   'patch_step_seed',
   'patch_timeout',
   'plain_class',
+  'registered_classes',
   'registered_partitions',
   'relaxation_of',
   'search_index',
   'seed_of_evaluation',
+  'serialize',
   'softmax',
   'split_joint',
   'split_seed',
@@ -76,6 +79,7 @@ __all__ = [
 ]
 
 ask_server = datasets._ask
+deserialize, serialize = config.deserialize, config.serialize
 
 
 def find_partition(distribution, num_summed):
@@ -164,8 +168,14 @@ def registered_partitions():
   return {
     kind
     for kind, family in base._REGISTRY.items()
-    if str(family.whole.__module__).startswith('tfp_rb.partitions')
+    if not family.is_of_user
+    and getattr(family.whole, '__module__', '').startswith('tfp_rb.partitions')
   }
+
+
+def registered_classes():
+  """The classes that a config can name, by their registered names."""
+  return dict(config.REGISTRY)
 
 
 def patch_bits(monkeypatch, function):
@@ -174,7 +184,7 @@ def patch_bits(monkeypatch, function):
 
 def patch_num_pilot_draws(monkeypatch, number):
   """Sets from how many draws of the model a surrogate is initialised."""
-  monkeypatch.setattr(_surrogates, '_NUM_DRAWS', number)
+  monkeypatch.setattr(_build, '_NUM_DRAWS', number)
 
 
 def patch_timeout(monkeypatch, seconds):

@@ -328,7 +328,7 @@ def test_a_class_is_registered_once():
 
 
 def test_a_function_is_registered():
-  with raises(TypeError, 'RegisterPartition'):
+  with raises(TypeError, 'function'):
     tfp_rb.RegisterPartition(tfd.Multinomial)(3)
 
 

@@ -16,6 +16,7 @@ from scipy import special, stats
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+import internals
 import statistical
 import tfp_rb
 
@@ -623,9 +624,16 @@ class OwnFamily(tfd.Distribution):
     return tfd.Categorical(logits=self.logits).log_prob(z)
 
 
-@tfp_rb.RegisterPartition(OwnFamily)
-def partition_own(q, num_summed):
-  return tfp_rb.partition(tfd.Categorical(logits=q.logits), num_summed)
+@pytest.fixture
+def own_family(monkeypatch):
+  """`OwnFamily`, which has a partition until the test ends."""
+  internals.copy_registry(monkeypatch)
+
+  @tfp_rb.RegisterPartition(OwnFamily)
+  def partition_own(q, num_summed):
+    return tfp_rb.partition(tfd.Categorical(logits=q.logits), num_summed)
+
+  return OwnFamily
 
 
 @pytest.mark.parametrize(
@@ -638,11 +646,11 @@ def partition_own(q, num_summed):
   ],
   ids=['Independent', 'Sample', 'BatchReshape', 'BatchBroadcast'],
 )
-def test_own_family_inside_of_a_wrapper(wrap):
+def test_own_family_inside_of_a_wrapper(own_family, wrap):
   logits = np.array([[0.3, -1.0, 0.7], [0.0, 2.0, -0.5]])
   actual, expected = (
     tfp_rb.partition(wrap(kind(logits=logits)), 3)
-    for kind in (OwnFamily, tfd.Categorical)
+    for kind in (own_family, tfd.Categorical)
   )
   np.testing.assert_array_equal(actual.values, expected.values)
   np.testing.assert_allclose(actual.weights, expected.weights, atol=1e-12)

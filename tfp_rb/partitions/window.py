@@ -198,7 +198,11 @@ class Window(Partition, metaclass=abc.ABCMeta):
       f'integers up to {checks.largest_integer(dtype)}. Use a wider dtype.'
     )
     largest = tf.cast(checks.largest_integer(dtype), z.dtype)
-    is_held = tf.debugging.assert_less_equal(z, largest, message=message)
+    # A parameter that is out of range is reported as such: values are checked
+    # after the distribution has checked itself.
+    checked = self.distribution.log_prob(tf.cast(self.lowest, dtype))
+    with tf.control_dependencies([checked]):
+      is_held = tf.debugging.assert_less_equal(z, largest, message=message)
     with tf.control_dependencies([is_held]):
       return tf.identity(values)
 
