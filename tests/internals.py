@@ -6,6 +6,7 @@ file changes when a module of the package moves.
 
 import tensorflow as tf
 
+import tfp_rb
 from tfp_rb import datasets
 from tfp_rb._expectation import estimate_at
 from tfp_rb.designs import draw, is_draw, whole_of
@@ -25,7 +26,6 @@ from tfp_rb.internal.random import (
   stratified_uniform,
   uniform,
 )
-from tfp_rb.models._base import EstimatorModel
 from tfp_rb.models._convolutions import Convolutions
 from tfp_rb.models._frames import Frames
 from tfp_rb.partitions import base, partition_of
@@ -38,8 +38,8 @@ from tfp_rb.vi._joint import split as split_joint
 __all__ = [
   'ClosedFormRow',
   'Convolutions',
-  'EstimatorModel',
   'Frames',
+  'WithDraws',
   'ask_server',
   'bias_of',
   'closed_form_variance',
@@ -131,6 +131,21 @@ class _WithDraws:
 
   def rest_from_uniforms(self, u):
     return self._from_uniforms(self._inner, u)
+
+
+class WithDraws(tfp_rb.GradientEstimator):
+  """An estimator whose draws a function makes: `(partition, num_draws)`."""
+
+  def __init__(self, estimator, draw):
+    super().__init__(num_samples=estimator.num_samples)
+    self.estimator, self._draw = estimator, draw
+
+  def sample_atoms(self, distribution, seed):
+    whole = _WithDraws(partition_of(distribution), self._draw, None)
+    return self.estimator.atoms_of(whole, seed)
+
+  def evaluate(self, f, distribution, atoms, seed):
+    return self.estimator.evaluate(f, distribution, atoms, seed)
 
 
 def estimate_with_draws(

@@ -722,7 +722,7 @@ def test_parts_that_go_one_by_one_are_unbiased():
 
 def test_what_goes_one_by_one_must_be_independent():
   estimator = tfp_rb.local_expectation(tfp_rb.REINFORCE(), num_summed=1)
-  with raises(ValueError, 'local_expectation'):
+  with raises(TypeError, 'local_expectation'):
     loss_of(
       score, joint_of('sequential', A, B, C), gradient_estimator=estimator
     )

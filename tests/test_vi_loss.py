@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from errors import raises
-from internals import intercept_draws
+from internals import WithDraws
 from modes import modes_of
 import tfp_rb
 from tfp_rb import baselines
@@ -79,31 +79,29 @@ def test_value_and_gradients_are_those_of_the_sum(name):
     )
 
 
-def scripted(loss_fn, variables, probs):
+def scripted(loss_fn, estimator, variables, probs):
   """Expected value and gradients: all outcomes of the draws, one by one."""
   slots = []
 
-  def count(part, num_summed, num_draws):
-    del num_summed
+  def count(part, num_draws):
     slots.append(num_draws)
     return part.sample_rest(num_draws, tf.constant([0, 0]))
 
-  with intercept_draws(count):
-    loss_fn()
+  loss_fn(WithDraws(estimator, count))
   totals = [0.0] * (1 + len(variables))
   for outcome in itertools.product(range(len(probs)), repeat=sum(slots)):
     left, weight = iter(outcome), 1.0
 
-    def script(part, num_summed, num_draws, left=left):
+    def script(part, num_draws, left=left):
       nonlocal weight
       chosen = [next(left) for _ in range(num_draws)]
       rest = np.array(probs)
-      rest[np.asarray(part.values[:num_summed])] = 0.0
+      rest[np.asarray(part.values)] = 0.0
       weight *= np.prod(rest[chosen] / np.sum(rest))
       return tf.constant(chosen, tf.int32)
 
-    with tf.GradientTape() as tape, intercept_draws(script):
-      loss = loss_fn()
+    with tf.GradientTape() as tape:
+      loss = loss_fn(WithDraws(estimator, script))
     if weight:
       results = [loss, *tape.gradient(loss, variables)]
       totals = [t + weight * np.asarray(r) for t, r in zip(totals, results)]
@@ -145,13 +143,14 @@ def test_unbiased(name, baseline, num_summed, num_samples):
     num_summed=num_summed,
   )
   actual = scripted(
-    lambda: loss_of(
+    lambda with_draws: loss_of(
       table(scores),
       tfd.Categorical(logits=logits),
       discrepancy_fn=discrepancy_fn,
-      gradient_estimator=estimator,
+      gradient_estimator=with_draws,
       seed=SEED,
     ),
+    estimator,
     [logits, scores],
     tf.nn.softmax(logits).numpy(),
   )

@@ -55,7 +55,8 @@ def site_atoms(joint, groups, of_groups):
     sites.flatten(sites.substitute(joint, a.values)) for sites, a in pairs
   ]
   weights = [sites.flatten(sites.first(a.weights)) for sites, a in pairs]
-  weights = tf.concat(weights, axis=0)
+  dtype = max((w.dtype for w in weights), key=lambda dtype: dtype.size)
+  weights = tf.concat([tf.cast(w, dtype) for w in weights], axis=0)
   return SiteAtoms(
     values=tf.concat(values, axis=0),
     weights=weights / tf.cast(num_sites, weights.dtype),

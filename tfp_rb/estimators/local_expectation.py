@@ -149,8 +149,9 @@ class LocalExpectation(Wrapper):
       self.estimator.combine(of_group, group_atoms)
       for of_group, group_atoms in zip(estimate, atoms.of_groups, strict=True)
     ]
+    dtype = max((x[0].dtype for x in groups), key=lambda dtype: dtype.size)
     totals = [
-      tf.add_n([tf.reduce_sum(x, axis=-1) for x in terms])
+      tf.add_n([tf.cast(tf.reduce_sum(x, axis=-1), dtype) for x in terms])
       for terms in zip(*groups, strict=True)
     ]
     # Every site has an estimate of the same value, but of its own gradient.

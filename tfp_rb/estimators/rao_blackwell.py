@@ -178,6 +178,15 @@ class RaoBlackwellized(Wrapper):
   def num_extra(self, num_atoms):
     return self.estimator.num_extra(num_atoms)
 
+  def replace(self, num_samples):
+    if self.budget is not None:
+      raise ValueError(
+        '`num_samples` (`sample_size` in `vi`) cannot be set where a `budget` '
+        f'decides; got {num_samples} with `budget={self.budget}`. Choose '
+        'another `budget`.'
+      )
+    return super().replace(num_samples)
+
   def choose_atoms(self, whole, seed):
     if self.budget is not None:
       return atoms_of_budget(whole, self.budget, seed)

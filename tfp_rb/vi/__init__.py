@@ -1,8 +1,8 @@
 """Variational inference with discrete and mixed surrogate posteriors."""
 
+from tfp_rb.vi._build import build_factored_surrogate_posterior
 from tfp_rb.vi._fit import fit_surrogate_posterior
 from tfp_rb.vi._loss import monte_carlo_variational_loss
-from tfp_rb.vi._surrogates import build_factored_surrogate_posterior
 
 __all__ = [
   'build_factored_surrogate_posterior',

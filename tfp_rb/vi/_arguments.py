@@ -20,9 +20,7 @@ __all__ = [
   'check_arguments',
   'check_discrete_arguments',
   'check_target',
-  'default_estimator',
-  'differentiates_f',
-  'with_num_samples',
+  'estimator_for',
 ]
 
 MOST_SYMBOLS = 16
@@ -83,11 +81,6 @@ def check_arguments(
     )
 
 
-def differentiates_f(estimator):
-  """Whether an estimator, or none for the default, asks for slopes of `f`."""
-  return estimator is not None and estimator.differentiates_f
-
-
 def check_discrete_arguments(
   importance_sample_size, discrepancy_fn, estimator, stopped
 ):
@@ -109,7 +102,7 @@ def check_discrete_arguments(
       f'`tfp.vi.kl_reverse`, but `discrepancy_fn` is {discrepancy_fn!r}, for '
       'which the gradient would be biased. Leave it out.'
     )
-  if differentiates_f(estimator):
+  if estimator is not None and estimator.differentiates_f:
     kind = type(estimator.unwrap()).__name__
     raise ValueError(
       f'`gradient_estimator` must not be `{kind}`, which '
@@ -158,7 +151,26 @@ def check_target(result, expected):
   return result
 
 
-def default_estimator(distribution):
+def estimator_for(discrete, estimator, sample_size):
+  """Returns the estimator of the expectation over the discrete parts.
+
+  Args:
+    discrete: A discrete distribution.
+    estimator: A `GradientEstimator`, or `None` for a good one.
+    sample_size: Python `int`, how many draws it makes, or `None` for its own.
+
+  Returns:
+    estimator: A `GradientEstimator`.
+  """
+  if estimator is None:
+    estimator = _default_estimator(discrete)
+  if sample_size is None:
+    return estimator
+  num_samples = checks.check_int(sample_size, 'sample_size', minimum=1)
+  return estimator.replace(num_samples=num_samples)
+
+
+def _default_estimator(discrete):
   """A good estimator where none is given.
 
   The symbols of a site are all summed if they are few: what is left is the
@@ -166,29 +178,18 @@ def default_estimator(distribution):
   many joint ones (`examples/benchmarks/many_sites.py`).
 
   Args:
-    distribution: A discrete distribution.
+    discrete: A discrete distribution.
 
   Returns:
     estimator: A `GradientEstimator`.
   """
   estimator = REINFORCE(baselines.LeaveOneOut(), num_samples=2)
-  groups = whole_of(distribution).sites()
-  if not groups:
+  groups = [group.partition for group in whole_of(discrete).sites()]
+  # Parts of one site each are few, and are summed jointly.
+  if not any(group.batch_shape[-1] > 1 for group in groups):
     return rao_blackwellize(estimator, num_summed=1)
-  numbers = [group.partition.num_values for group in groups]
+  numbers = [group.num_values for group in groups]
   num_symbols = MOST_SYMBOLS // 2
   if None not in numbers and max(numbers) <= MOST_SYMBOLS:
     num_symbols = max(numbers)
   return local_expectation(estimator, num_summed=num_symbols)
-
-
-def with_num_samples(estimator, num_samples):
-  """The estimator with another number of draws."""
-  num_samples = checks.check_int(num_samples, 'sample_size', minimum=1)
-  if getattr(estimator, 'budget', None) is not None:
-    raise ValueError(
-      '`sample_size` must be None with a `gradient_estimator` that has a '
-      f'budget, {estimator.budget}; got {num_samples}. Choose the budget '
-      'instead.'
-    )
-  return estimator.replace(num_samples=num_samples)

@@ -109,8 +109,10 @@ def fit_surrogate_posterior(
     gradient_estimator=gradient_estimator,
     exact_entropy=exact_entropy,
   )
+  # Traced once, both to list its variables and for all steps.
+  loss_fn = tf.function(loss_fn, autograph=False)
   if trainable_variables is None:
-    trainable_variables = _variables_with_gradient(loss_fn)
+    trainable_variables = _variables_with_gradient(loss_fn, seed)
   trainable_variables = tf.nest.flatten(trainable_variables)
   if not trainable_variables:
     raise ValueError(
@@ -135,19 +137,21 @@ def fit_surrogate_posterior(
   )
 
 
-def _variables_with_gradient(loss_fn):
+def _variables_with_gradient(loss_fn, seed):
   """The variables that the loss depends on, found without evaluating it."""
   found = []
 
   @tf.function(autograph=False)
-  def trace_only():
+  def trace_only(seed):
     with tf.GradientTape() as tape:
-      loss = loss_fn(seed=tf.constant([0, 0]))
+      loss = loss_fn(seed=seed)
     variables = tape.watched_variables()
     gradients = tape.gradient(loss, variables)
     found.extend(
       v for v, g in zip(variables, gradients, strict=True) if g is not None
     )
 
-  trace_only.get_concrete_function()
+  # As `minimize` will call it.
+  spec = None if seed is None else tf.TensorSpec([2], tf.int32)
+  trace_only.get_concrete_function(spec)
   return found

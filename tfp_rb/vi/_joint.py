@@ -1,14 +1,152 @@
-"""A joint distribution by its parts."""
+"""A surrogate posterior by its parts, and how they depend on each other."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import functools
+from typing import NamedTuple
 
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-__all__ = ['Joint']
+from tfp_rb.internal import shapes
+from tfp_rb.partitions import family_of
+from tfp_rb.vi._discrete import DiscreteParts
+
+__all__ = ['Split', 'is_reparameterized', 'split']
 
 tfd = tfp.distributions
+
+
+class Split(NamedTuple):
+  """A surrogate posterior whose early continuous parts have been drawn.
+
+  Attributes:
+    discrete: The distribution of all discrete parts, given what was drawn.
+    complete: Callable `(values, seed)` of values of `discrete`, of shape
+      `[n] + batch_shape + event_shape`: returns a sample of the surrogate,
+      structured like it, that also has the continuous parts, and a list of
+      log-densities of these, broadcasting to `[n] + batch_shape`.
+    entropy: Callable, without arguments, to the entropy of all parts.
+  """
+
+  discrete: tfd.Distribution
+  complete: Callable
+  entropy: Callable
+
+
+def is_reparameterized(surrogate):
+  """Whether all parts are continuous and reparameterizable."""
+  kinds = tf.nest.flatten(surrogate.reparameterization_type)
+  return all(kind == tfd.FULLY_REPARAMETERIZED for kind in kinds)
+
+
+def split(surrogate, seed, stopped_surrogate=None):
+  """Draws the continuous parts that do not depend on a discrete one.
+
+  The surrogate is run once here, and once more by `complete` if continuous
+  parts depend on discrete ones. (Discrete parts that depend on each other are
+  found one after the other, which takes further runs: see `DiscreteParts`.)
+
+  Args:
+    surrogate: The surrogate posterior, a `tfd.Distribution`.
+    seed: Stateless seed, `int32[2]`.
+    stopped_surrogate: The same with stopped parameters, or `None`: by which the
+      log-density of the continuous parts is computed.
+
+  Returns:
+    split: A `Split`.
+  """
+  if not isinstance(surrogate, tfd.JointDistribution):
+    complete = lambda values, seed: (values, [])
+    return Split(surrogate, complete, surrogate.entropy)
+  joint = Joint(surrogate)
+  laws, values = joint.run({}, joint.early, None, seed)
+  early = {i: values[i] for i in joint.early}
+  stopped = None if stopped_surrogate is None else Joint(stopped_surrogate)
+  discrete = _discrete_of(joint, laws, early)
+
+  def log_prob_of(indices, laws, known, num_values):
+    if stopped is not None:
+      laws, _ = stopped.run(known, [], num_values, seed)
+    log_probs = [laws[i].log_prob(known[i]) for i in indices]
+    return joint.total(log_probs, num_values)
+
+  def complete(values, seed):
+    n = shapes.leading(values)
+    known = {i: joint.repeat(x, i, n) for i, x in early.items()}
+    known.update(zip(joint.discrete, _unpack(discrete, values), strict=True))
+    log_probs = []
+    if joint.early:  # once for all values
+      log_probs.append(log_prob_of(joint.early, laws, early, None))
+    if joint.late:
+      late_laws, drawn = joint.run(known, joint.late, n, seed)
+      known.update((i, joint.repeat(drawn[i], i, n)) for i in joint.late)
+      log_probs.append(log_prob_of(joint.late, late_laws, known, n))
+    return joint.pack([known[i] for i in range(joint.num_parts)]), log_probs
+
+  return Split(discrete, complete, lambda: _entropy_of(joint, laws))
+
+
+def _unpack(discrete, values):
+  """Values of the discrete parts, of which one stands for itself."""
+  unpack = getattr(discrete, 'unpack', None)
+  return [values] if unpack is None else unpack(values)
+
+
+def _discrete_of(joint, laws, early):
+  """The distribution of all discrete parts, given the early ones."""
+  alone = [joint.with_batch_of_whole(laws[i], 0) for i in joint.discrete]
+  for i, law in zip(joint.discrete, alone, strict=True):
+    family = family_of(law)
+    if family is None or family.whole is None:
+      raise NotImplementedError(
+        f'Part `{joint.names[i]}` of `surrogate_posterior` must be discrete '
+        'with a partition, or fully reparameterizable; got a '
+        f'`{type(laws[i]).__name__}`. Register a partition by '
+        '`@tfp_rb.RegisterPartition`, or use another distribution.'
+      )
+    if law.batch_shape != joint.batch_shape:
+      raise ValueError(
+        'The discrete parts of `surrogate_posterior` must have the batch shape '
+        f'of the whole, {joint.batch_shape}; part `{joint.names[i]}` has '
+        f'{law.batch_shape}. Broadcast it by `tfd.BatchBroadcast`, or make the '
+        'batch of the others an event by `tfd.Independent`.'
+      )
+  if len(alone) == 1:
+    return alone[0]
+
+  def laws_given(values, n):
+    """The distributions of all discrete parts, given values of the first."""
+    known = {i: joint.repeat(x, i, n) for i, x in early.items()}
+    known.update(zip(joint.discrete, values, strict=False))
+    # Nothing is drawn, but without a seed XLA warns that it ignores some.
+    laws, _ = joint.run(known, [], n, seed=(0, 0))
+    return [joint.with_batch_of_whole(laws[i], 1) for i in joint.discrete]
+
+  return DiscreteParts(
+    alone,
+    [joint.depends(i, on=joint.discrete) for i in joint.discrete],
+    laws_given,
+  )
+
+
+def _entropy_of(joint, laws):
+  """The entropy of all parts, if none depends on a discrete one."""
+  entropies = []
+  for i, (law, name) in enumerate(zip(laws, joint.names, strict=True)):
+    if joint.depends(i, on=joint.discrete):
+      raise NotImplementedError(
+        '`exact_entropy=True` needs a `surrogate_posterior` of which no part '
+        f'depends on a discrete one, but `{name}` may. Use '
+        '`exact_entropy=False`.'
+      )
+    try:
+      entropies.append(law.entropy())
+    except NotImplementedError as error:
+      raise NotImplementedError(
+        f'`exact_entropy=True` needs the entropy of every part, but `{name}`, '
+        f'a `{type(law).__name__}`, has none. Use `exact_entropy=False`.'
+      ) from error
+  return joint.total(entropies, None)
 
 
 class Joint:
@@ -116,37 +254,31 @@ class Joint:
       for i in range(self.num_parts)
     ])  # fmt: skip
 
-  def laws(self, known, num_values):
-    """The distributions of the parts given the known ones they depend on.
+  def run(self, known, drawn, num_values, seed):
+    """Runs the joint distribution once.
 
     Args:
-      known: Dictionary of values of parts.
-      num_values: The size of the first axis of these values, or `None` if they
+      known: Dictionary, numbers of parts to their values.
+      drawn: List of numbers of parts that are drawn.
+      num_values: The size of the first axis of the values, or `None` if they
         have none.
+      seed: Stateless seed, `int32[2]`.
 
     Returns:
-      laws: List of distributions.
+      laws: List of distributions, of each part given those that it depends on.
+        A part that is neither known nor drawn counts as 0.
+      values: List of values of the parts.
     """
-    value = self._filled(known, (), num_values)
+    value = self._filled(known, drawn, num_values)
     try:
-      # Nothing is drawn, but without a seed XLA warns that it ignores some.
-      laws, _ = self._q.sample_distributions(value=value, seed=(0, 0))
+      laws, values = self._q.sample_distributions(value=value, seed=seed)
     except tf.errors.InvalidArgumentError as error:
       raise ValueError(
         'The parts of `surrogate_posterior` must accept zeros in place of the '
         'parts that they depend on, while these are not drawn yet, but one '
         f'does not: {error}. Leave out its `validate_args=True`.'
       ) from error
-    return tf.nest.flatten(laws)
-
-  def draw(self, indices, known, num_values, seed):
-    """Draws parts, given the known ones: a dictionary of their values."""
-    if not indices:
-      return {}
-    value = self._filled(known, indices, num_values)
-    _, parts = self._q.sample_distributions(value=value, seed=seed)
-    parts = tf.nest.flatten(parts)
-    return {i: parts[i] for i in indices}
+    return tf.nest.flatten(laws), tf.nest.flatten(values)
 
   def with_batch_of_whole(self, law, num_leading):
     """A part's distribution, what the whole has as an event made its event."""

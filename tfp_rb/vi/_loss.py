@@ -2,26 +2,31 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from tfp_rb._expectation import estimate_at
+from tfp_rb.designs import CheckedIntegrand, Evaluation, whole_of
+from tfp_rb.designs.integrand import EVALUATION
 from tfp_rb.estimators.base import GradientEstimator
-from tfp_rb.internal import gradients, random
+from tfp_rb.internal import random, shapes
 from tfp_rb.internal.types import Distribution, Seed, do_not_convert
 from tfp_rb.vi._arguments import (
   call_target,
   check_arguments,
   check_discrete_arguments,
   check_target,
-  differentiates_f,
+  estimator_for,
 )
-from tfp_rb.vi._integrand import expected_discrepancy, log_prob_of_values
-from tfp_rb.vi._split import is_reparameterized, split
-from tfp_rb.vi._views import views_of
+from tfp_rb.vi._joint import is_reparameterized, split
 
 __all__ = ['monte_carlo_variational_loss']
 
 tfd = tfp.distributions
+
+# Stands in for infinity where a function of it would be NaN.
+_LARGE = 1e30
 
 
 @do_not_convert
@@ -158,50 +163,117 @@ def monte_carlo_variational_loss(
         exact_entropy,
         seed,
       )
-    early_seed, *seeds, target_seed = random.split_seed(seed, n=5)
-    parts = split(surrogate_posterior, early_seed, stopped_surrogate_posterior)
     check_discrete_arguments(
       importance_sample_size,
       discrepancy_fn,
       gradient_estimator,
       stopped_surrogate_posterior,
     )
-    atom_seed, held_seed, late_seed = seeds
-    batch_shape = parts.discrete.batch_shape
-    is_differentiated = differentiates_f(gradient_estimator)
+    early_seed, late_seed, target_seed, *seeds = random.split_seed(seed, n=5)
+    parts = split(surrogate_posterior, early_seed, stopped_surrogate_posterior)
+    estimator = estimator_for(parts.discrete, gradient_estimator, sample_size)
 
-    def log_ratio(values):
-      """`log p - log q`, where `log q` of the values is a constant."""
+    def log_densities(values):
+      """`log p` less the continuous parts of `log q`, and the discrete part."""
       sample, log_probs = parts.complete(values, late_seed)
       result = call_target(target_log_prob_fn, sample, target_seed)
-      log_p = check_target(result, values.shape[:1] + batch_shape)
+      expected = values.shape[:1] + parts.discrete.batch_shape
+      log_p = check_target(result, expected)
       if exact_entropy:
-        return log_p
-      log_probs.append(
-        log_prob_of_values(parts.discrete, values, is_differentiated)
-      )
-      return log_p - sum(tf.cast(x, log_p.dtype) for x in log_probs)
+        return log_p, tf.zeros_like(log_p)
+      log_p -= sum(tf.cast(x, log_p.dtype) for x in log_probs)
+      log_q = _log_prob_at(parts.discrete, values, estimator.differentiates_f)
+      return log_p, tf.cast(log_q, log_p.dtype)
 
-    views = views_of(parts, gradient_estimator, sample_size, held_seed)
-
-    def loss_of_view(distribution, own_estimator, of_all):
-      return expected_discrepancy(
-        discrepancy_fn,
-        lambda values: gradients.scale_gradient(
-          log_ratio(of_all(values)), 1.0 / len(views)
-        ),
-        distribution,
-        own_estimator,
-        atom_seed,
-      )
-
-    total = tf.add_n([loss_of_view(*view) for view in views])
-    loss = gradients.value_with_gradient_of(
-      total / len(views), total, tf.zeros_like(total)
-    )
+    integrand = _integrand(discrepancy_fn, log_densities, parts.discrete)
+    atom_seed, noise_seed = seeds
+    atoms = estimator.sample_atoms(parts.discrete, atom_seed)
+    loss = estimate_at(atoms, integrand, parts.discrete, estimator, noise_seed)
     if exact_entropy:
       loss -= tf.cast(parts.entropy(), loss.dtype)
     return loss
+
+
+def _integrand(discrepancy_fn, log_densities, discrete):
+  """The discrepancy as a function of the discrete parts."""
+  if discrepancy_fn is not tfp.vi.kl_reverse:
+    return _Discrepancy(discrepancy_fn, log_densities, discrete)
+
+  def negative_log_ratio(values):
+    # The derivative w.r.t. log q is 1. Its term in the gradient, the mean of
+    # the score, is 0, and is left out: then the baseline silences the rest.
+    log_p, log_q = log_densities(values)
+    return log_q - log_p
+
+  return CheckedIntegrand(negative_log_ratio, shapes.batch_shape(discrete))
+
+
+def _log_prob_at(discrete, values, is_differentiated):
+  """`log q` of atoms, a constant in its parameters.
+
+  Args:
+    discrete: The distribution.
+    values: `Tensor` of shape `[n] + batch_shape + event_shape`.
+    is_differentiated: Python `bool`, whether an estimator follows the gradient
+      w.r.t. the values, and may ask for points between them.
+
+  Returns:
+    log_prob: `Tensor` of shape `[n] + batch_shape`.
+  """
+  whole = whole_of(discrete)
+  if not is_differentiated:
+    return tf.stop_gradient(whole.log_prob(values))
+  relaxation = whole.relaxation()
+  if relaxation is not None:
+    return relaxation.log_prob_between(values)
+  with tf.GradientTape() as tape:
+    tape.watch(values)
+    log_prob = whole.log_prob(values)
+  slope = tape.gradient(log_prob, values, unconnected_gradients='zero')
+  path = tf.stop_gradient(slope) * (values - tf.stop_gradient(values))
+  axes = list(range(log_prob.shape.rank, values.shape.rank))
+  path = tf.cast(tf.reduce_sum(path, axis=axes), log_prob.dtype)
+  return tf.stop_gradient(log_prob) + path
+
+
+class _Discrepancy(CheckedIntegrand):
+  """A Csiszar function `F` of `log p - log q`: it contains `log q` itself.
+
+  The gradient of its expectation has `F + dF/dlog q` next to the score; that is
+  the signal. Its value at `q = p`, a constant, is taken off.
+  """
+
+  def __init__(self, discrepancy_fn, log_densities, discrete):
+    self._discrepancy_fn = discrepancy_fn
+    self._log_densities = log_densities
+    super().__init__(self._value_of, shapes.batch_shape(discrete))
+
+  def _value_at(self, log_ratio):
+    # A value that the target excludes has u = 0, where u log u would be NaN.
+    value = self._discrepancy_fn(tf.maximum(log_ratio, -_LARGE))
+    infinity = tf.constant(np.inf, value.dtype)
+    return tf.where(value > _LARGE**0.5, infinity, value)
+
+  def _value_of(self, values):
+    log_p, log_q = self._log_densities(values)
+    return self._value_at(log_p - log_q)
+
+  def _signal_at(self, log_ratio):
+    """Returns `F + dF/dlog q`, a constant."""
+    value, slope = tfp.math.value_and_gradient(
+      self._value_at, tf.stop_gradient(log_ratio)
+    )
+    # Where the target excludes an atom, the derivative may be undefined.
+    return tf.where(tf.math.is_nan(value - slope), value, value - slope)
+
+  def evaluate(self, values):
+    """Returns the `Evaluation`."""
+    values = tf.identity(values, name=EVALUATION)
+    log_p, log_q = self._log_densities(values)
+    log_ratio = log_p - log_q
+    signal = self._signal_at(log_ratio)
+    signal -= self._signal_at(tf.zeros([], log_ratio.dtype))
+    return Evaluation(self._value_at(log_ratio), signal)
 
 
 def _reparameterized_loss(
