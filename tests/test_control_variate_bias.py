@@ -213,7 +213,9 @@ class Unconditional(tfp_rb.RELAX):
   ],
 )
 def test_a_wrong_control_variate_is_found_to_be_biased(wrong, k):
-  estimator = tfp_rb.rao_blackwellize(wrong(steep, 0.6, 0.75), num_summed=k)
+  estimator = tfp_rb.rao_blackwellize(
+    wrong(steep, temperature=0.6, scale=0.75), num_summed=k
+  )
   with raises(AssertionError, 'gradient'):
     assert_unbiased(estimator)
 

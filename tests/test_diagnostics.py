@@ -329,7 +329,8 @@ def test_variables_that_are_not_trainable_count():
   for trainable in (True, False):
     logits = tf.Variable(LOGITS, trainable=trainable)
     loss = loss_of(reinforce(), logits)
-    variances.append(diagnostics.sampled_moments(loss, [logits], 3).variance)
+    # All draws of so few pairs are equal once in 10,000 seeds.
+    variances.append(diagnostics.sampled_moments(loss, [logits], 10).variance)
   assert variances[0] == variances[1] > 0.0
 
 
