@@ -8,8 +8,8 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from errors import raises
-from internals import find_partition, patch_num_pilot_draws
-from tfp_rb import vi
+from internals import copy_registry, find_partition, patch_num_pilot_draws
+from tfp_rb import RegisterPartition, vi
 from tfp_rb.vi import build_factored_surrogate_posterior as build
 
 tfb = tfp.bijectors
@@ -381,3 +381,13 @@ def test_errors():
       build(pinned, shifts={wrong: 1.0})
   with raises(ValueError, 'Bernoulli'):
     build(tfd.Bernoulli(0.0), shifts={'Bernoulli': 1.0})
+
+
+def test_a_family_of_which_only_the_kind_is_known_can_be_registered(
+  monkeypatch,
+):
+  copy_registry(monkeypatch)
+  RegisterPartition(tfd.ZeroInflatedNegativeBinomial)(lambda q, k: None)
+  part = tfd.ZeroInflatedNegativeBinomial(0.3, total_count=2.0, logits=0.0)
+  surrogate = build(part, seed=[1, 2])
+  assert isinstance(surrogate, tfd.NegativeBinomial)

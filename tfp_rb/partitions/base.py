@@ -441,20 +441,19 @@ class Family(NamedTuple):
       of which only the kind is known.
     kind: Python `str`, what the values are: 'bits', 'labels', 'vectors' (one
       of `K` unit vectors), 'numbers' (a finite set), 'successes' (0 to a known
-      count), 'counts' (0, 1, ...), 'ranks' (1, 2, ...), or 'wrapped' where the
-      wrapped `distribution` decides. `None` for a family of the user.
+      count), 'counts' (0, 1, ...), 'ranks' (1, 2, ...), 'parts' (several of
+      these), 'wrapped' (those of the wrapped `distribution`) or 'transformed'.
+      `None` if unknown.
+    is_of_user: Python `bool`, whether it was registered by `RegisterPartition`.
   """
 
   whole: Callable[[Distribution], Partition] | None
   kind: str | None = None
-
-  @property
-  def is_of_user(self) -> bool:
-    """Whether it was registered by `RegisterPartition`."""
-    return self.kind is None
+  is_of_user: bool = False
 
 
 _REGISTRY: dict[type, Family] = {}
+_UNKNOWN = Family(None)
 
 
 def plain_class(kind):
@@ -532,7 +531,7 @@ class RegisterPartition:
         f'{distribution_class!r}. Write `@RegisterPartition(tfd.Categorical)`.'
       )
     distribution_class = plain_class(distribution_class)
-    if distribution_class in _REGISTRY:
+    if _REGISTRY.get(distribution_class, _UNKNOWN).whole is not None:
       raise ValueError(
         '`distribution_class` has a partition already: '
         f'`{distribution_class.__name__.lstrip("_")}`. Register a subclass '
@@ -552,7 +551,8 @@ class RegisterPartition:
       )
       return empty.best(0)
 
-    _REGISTRY[self._distribution_class] = Family(whole)
+    known = _REGISTRY.get(self._distribution_class, _UNKNOWN)
+    _REGISTRY[self._distribution_class] = Family(whole, known.kind, True)
     return function
 
 

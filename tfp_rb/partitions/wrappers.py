@@ -232,7 +232,11 @@ class Shifted(Wrapped):
 
   def outward_values(self, values):
     # The gradient by the shift is pathwise, through the values alone.
-    shifted = values + tf.cast(self._shift, values.dtype)
+    shift = tf.cast(self._shift, values.dtype)
+    if values.dtype.is_integer and self._base.num_values is None:
+      # An unbounded family ends at the largest integer, which must not wrap.
+      values = tf.minimum(values, values.dtype.max - tf.maximum(shift, 0))
+    shifted = values + shift
     if not (self.distribution.validate_args and values.dtype.is_floating):
       return shifted
     message = (
@@ -256,7 +260,7 @@ class Shifted(Wrapped):
     return None
 
 
-@register(tfd.TransformedDistribution, kind='wrapped')
+@register(tfd.TransformedDistribution, kind='transformed')
 def _of_transformed(q):
   if not isinstance(q.bijector, tfb.Shift):
     raise NotRegisteredError(

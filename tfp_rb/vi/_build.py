@@ -1,6 +1,7 @@
 """Trainable mean-field surrogates of models with discrete parts."""
 
 from collections.abc import Mapping
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -9,22 +10,13 @@ import tensorflow_probability as tfp
 
 from tfp_rb.internal.random import split_seed
 from tfp_rb.internal.types import Distribution, Seed, TensorLike
-from tfp_rb.partitions.base import plain_class
+from tfp_rb.partitions import family_of
 
 __all__ = ['build_factored_surrogate_posterior']
 
 tfb = tfp.bijectors
 tfd = tfp.distributions
 
-_WRAPPERS = tuple(
-  plain_class(kind)
-  for kind in (
-    tfd.Independent,
-    tfd.Sample,
-    tfd.BatchBroadcast,
-    tfd.BatchReshape,
-  )
-)
 _NUM_DRAWS = 16
 _NOISE = 1e-2
 _SMOOTHING = 1e-3  # mass added in all, so that no logit starts at -inf
@@ -116,7 +108,7 @@ def build_factored_surrogate_posterior(
     priors = {n: [d[n] for d in draws] for n in draws[0] if n not in pins}
     batch_ndims = joint.batch_ndims  # None if it is not auto-batched
   shifts = shifts or {}
-  counts = [n for n, d in priors.items() if _builder_of(d[0]) is _counts]
+  counts = [n for n, d in priors.items() if _is_count(d[0])]
   for n in shifts.keys() - counts:
     raise ValueError(
       '`shifts` must name unpinned parts that are unbounded counts, '
@@ -177,17 +169,25 @@ def _build(part, batch_ndims):
 
 
 def _builder_of(d):
-  base = _unwrapped(d)
-  known = (build for kinds, build in _BUILDERS if isinstance(base, kinds))
-  return next(known, _continuous)
+  return _BUILDERS.get(_kind_of(_unwrapped(d)), _continuous)
+
+
+def _is_count(d):
+  return _kind_of(_unwrapped(d)) in ('counts', 'ranks')
+
+
+def _kind_of(d):
+  """What the values are, as the registry says; `None` if unknown."""
+  family = family_of(d)
+  return None if family is None else family.kind
 
 
 def _unwrapped(d):
-  return _unwrapped(d.distribution) if isinstance(d, _WRAPPERS) else d
+  return _unwrapped(d.distribution) if _kind_of(d) == 'wrapped' else d
 
 
 def _rewrapped(d, function):  # `function(unwrapped d)`, wrapped as `d` is
-  if isinstance(d, _WRAPPERS):
+  if _kind_of(d) == 'wrapped':
     return d.copy(distribution=_rewrapped(d.distribution, function))
   return function(d)
 
@@ -210,28 +210,34 @@ def _binomial(part, base):
   return tfd.Binomial(n, logits=part.trainable_share(n))
 
 
-def _categorical(part, base):
+def _logits_of_labels(part):
   def one_hot(q):
     is_ordinal = hasattr(q, 'categorical_probs')
     probs = q.categorical_probs() if is_ordinal else q.probs_parameter()
     return tfd.OneHotCategorical(probs=probs)
 
   probs = part.average(lambda d: _rewrapped(d, one_hot).mean())
-  logits = part.trainable(tf.math.log(probs + _SMOOTHING / probs.shape[-1]))
-  if isinstance(base, tfd.FiniteDiscrete):
-    return tfd.FiniteDiscrete(base.outcomes, logits=logits)
-  is_one_hot = isinstance(base, tfd.OneHotCategorical)
-  kind = tfd.OneHotCategorical if is_one_hot else tfd.Categorical
-  return kind(logits=logits, dtype=base.dtype)
+  return part.trainable(tf.math.log(probs + _SMOOTHING / probs.shape[-1]))
 
 
-def _counts(part, base):
+def _categorical(part, base):
+  return tfd.Categorical(logits=_logits_of_labels(part), dtype=base.dtype)
+
+
+def _one_hot_categorical(part, base):
+  return tfd.OneHotCategorical(logits=_logits_of_labels(part), dtype=base.dtype)
+
+
+def _finite_discrete(part, base):
+  return tfd.FiniteDiscrete(base.outcomes, logits=_logits_of_labels(part))
+
+
+def _counts(part, base, start=0.0):
   if not base.dtype.is_floating:
     raise TypeError(
       f'{part.name!r} must have a floating-point dtype, as its surrogate has, '
       f'but has {base.dtype.name}. Write, e.g., `Zipf(2., dtype=tf.float32)`.'
     )
-  start = 1.0 if isinstance(base, tfd.Zipf) else 0.0
   mean = part.average(lambda d: d.mean())
   variance = part.average(lambda d: d.variance() + d.mean() ** 2) - mean**2
   mean = tf.maximum(mean - start, 0.05)
@@ -275,12 +281,13 @@ def _continuous(part, base):
   )
 
 
-_BUILDERS = (
-  ((tfd.Bernoulli, tfd.ProbitBernoulli), _bernoulli),
-  ((tfd.BetaBinomial, tfd.Binomial), _binomial),
-  ((tfd.Categorical, tfd.FiniteDiscrete, tfd.OneHotCategorical), _categorical),
-  ((tfd.OrderedLogistic, tfd.StoppingRatioLogistic), _categorical),
-  ((tfd.Geometric, tfd.NegativeBinomial, tfd.Poisson, tfd.Zipf), _counts),
-  (tfd.PoissonLogNormalQuadratureCompound, _counts),
-  (tfd.ZeroInflatedNegativeBinomial, _counts),
-)
+# By what the values are, see `Family.kind`.
+_BUILDERS = {
+  'bits': _bernoulli,
+  'successes': _binomial,
+  'labels': _categorical,
+  'vectors': _one_hot_categorical,
+  'numbers': _finite_discrete,
+  'counts': _counts,
+  'ranks': functools.partial(_counts, start=1.0),
+}
