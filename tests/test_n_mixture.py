@@ -163,7 +163,7 @@ def test_only_the_mode_is_excluded_as_published(n_mixture):
 
 @pytest.mark.parametrize(('name', 'num_summed'), [('EACH', 1), ('SHARED', 3)])
 def test_exact_variances_are_those_of_the_library(n_mixture, name, num_summed):
-  # 6 standard errors of many draws: a single square can be 3,000 times the mean.
+  # 6 standard errors of many draws: one square can be 3,000 times the mean.
   model, baseline = n_mixture.NMixture(), getattr(n_mixture, name)
   points = np.array([[7.0, 6.9], [0.0, -0.8]])
   measured, error = n_mixture.measured_variance(

@@ -5,7 +5,12 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from internals import enumerate_outcomes, relaxation_of, split_seed
+from internals import (
+  draw_noise,
+  enumerate_outcomes,
+  relaxation_of,
+  split_seed,
+)
 import reference
 from relaxed import (
   LOGITS,
@@ -174,10 +179,10 @@ def test_averaged_gradient_is_the_mean_over_noises(num_noises, num_summed):
   _, gradient, hard, _ = at_atoms(estimator)
   logits = tf.constant(np.tile(LOGITS, [5, 1]))
   f, q = four_values(logits)
-  relaxation = relaxation_of(q, 'test')
+  relaxation = relaxation_of(q)
   atom_seed, noise_seed = split_seed(SEED, n=2)
   weights = estimator.sample_atoms(q, atom_seed).weights
-  perturbed = relaxation.noise(
+  perturbed = draw_noise(
     relaxation.log_probs, hard, noise_seed, num_noises
   ).perturbed
   with tf.GradientTape() as tape:
