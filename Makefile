@@ -3,6 +3,8 @@
 VENV ?= .venv
 OUTPUT_DIR ?= outputs/demo
 JOBS ?= 2
+PROBLEMS ?= 1000
+SEED ?= 0
 
 # The first interpreter that runs (a shim may exist and fail) and is supported.
 SUPPORTED := import sys; sys.exit(not (3, 10) <= sys.version_info[:2] < (3, 13))
@@ -16,8 +18,8 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo lint test test-all format notebooks docs wheel release-check \
-  clean
+.PHONY: help demo lint test test-all fuzz format notebooks docs wheel \
+  release-check clean
 
 help:  ## List the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1:\2/p' $(MAKEFILE_LIST) \
@@ -37,6 +39,9 @@ test: lint  ## Check style and format, run the tests
 
 test-all: lint  ## The same with the longer randomised tests
 	$(RUN) -m pytest -n $(JOBS) --dist worksteal -m 'slow or not slow'
+
+fuzz: $(VENV)/.installed-test  ## Check PROBLEMS=1000 random problems from SEED=0 on
+	$(RUN) tests/fuzz.py --problems=$(PROBLEMS) --seed=$(SEED) --jobs=$(JOBS)
 
 format: $(VENV)/.installed-test  ## Format the code and repair what lint can
 	$(RUN) -m ruff check --fix .

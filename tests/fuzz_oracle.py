@@ -1,0 +1,287 @@
+"""What the estimate of a fuzz problem must be, by brute force in numpy.
+
+Everything is flat inside: `[m, rows, sites]` for values, `[m, rows]` for their
+weights. A base value is an index into the outcomes of a `FiniteDiscrete`, the
+position of the one of a one-hot vector, and the value itself otherwise.
+"""
+
+import itertools
+import math
+from typing import NamedTuple
+
+import numpy as np
+from scipy import special
+
+from fuzz_families import FAMILIES, outcomes_of
+from fuzz_problems import LEAVE_ONE_OUT, layout_of, numbers_of
+import reference
+
+# The most joint values of a row that are listed one by one.
+MOST_LISTED = 5000
+
+
+class Listed(NamedTuple):
+  """The most probable joint values of one row, in descending order.
+
+  Attributes:
+    codes: Array of shape `[n, sites]`, base values.
+    log_masses: Array of shape `[n]`.
+    is_complete: Whether all values with mass are listed, but for `beyond`.
+    beyond: The mass of what is not listed, where `is_complete`.
+  """
+
+  codes: np.ndarray
+  log_masses: np.ndarray
+  is_complete: bool
+  beyond: float
+
+
+class Oracle:
+  """The distribution of a problem."""
+
+  def __init__(self, problem):
+    self.problem = problem
+    self.family = FAMILIES[problem.family]
+    self.layout = layout_of(problem)
+    self.numbers = numbers_of(problem, self.layout)
+    self.num_rows = math.prod(self.layout.batch)
+    self.num_sites = math.prod(self.layout.sites)
+    shape = (self.num_rows, self.num_sites)
+    self.rows = np.reshape(self.layout.rows, shape)
+    self.base = {
+      name: np.reshape(
+        x.astype(np.float64),
+        (math.prod(problem.batch), *x.shape[len(problem.batch) :]),
+      )
+      for name, x in self.numbers.parameters.items()
+    }
+    self.p = {name: x[self.rows] for name, x in self.base.items()}
+    self.shift = np.zeros(shape)
+    if self.layout.shifts is not None:
+      flat = np.ravel(self.numbers.shift.astype(np.float64))
+      self.shift = flat[np.reshape(self.layout.shifts, shape)]
+
+  def decode(self, values):
+    """Base values of values, `[m] + batch + sites (+ [K])`; NaN if none."""
+    values = np.asarray(values).astype(np.float64)
+    if self.family.is_vector:
+      index = np.argmax(values, axis=-1)
+      is_one_hot = np.all(values == np.eye(values.shape[-1])[index], axis=-1)
+      values = np.where(is_one_hot, index, np.nan)
+    shape = (len(values), self.num_rows, self.num_sites)
+    codes = np.reshape(values, shape) - self.shift
+    if 'FiniteDiscrete' in self.problem.family and codes.size:
+      distance = np.abs(codes[..., np.newaxis] - outcomes_of(self.problem.size))
+      index = np.argmin(distance, axis=-1)
+      codes = np.where(np.min(distance, axis=-1) < 1e-3, index, np.nan)
+    return codes
+
+  def numbers_at(self, codes):
+    """The values as numbers, `[m, rows, sites]`."""
+    if 'FiniteDiscrete' in self.problem.family:
+      codes = outcomes_of(self.problem.size)[np.round(codes).astype(int)]
+    return codes + self.shift
+
+  def encode(self, codes):
+    """The inverse of `decode`: values as the distribution has them."""
+    values = np.reshape(
+      self.numbers_at(codes),
+      (len(codes), *self.layout.batch, *self.layout.sites),
+    )
+    if self.family.is_vector:
+      return np.eye(self.problem.size)[np.round(values).astype(int)]
+    return values
+
+  def site_log_mass(self, codes):
+    is_nan = np.isnan(codes)
+    codes = np.where(is_nan, 0.0, codes)
+    log_mass = self.family.log_mass(self.p, codes, self.numbers.settings)
+    return np.where(is_nan, -np.inf, log_mass)
+
+  def log_mass(self, codes):
+    """`log q`, `[m, rows]`; `-inf` where a value is impossible."""
+    return np.sum(self.site_log_mass(codes), axis=-1)
+
+  def listed(self, row, num_best):
+    """Returns `Listed` of a row, in which at least `num_best` are right."""
+    support = self.family.support(self.numbers.settings).astype(float)
+    shape = (len(support), self.num_rows, self.num_sites)
+    codes = np.broadcast_to(support[:, np.newaxis, np.newaxis], shape)
+    table = self.site_log_mass(codes)[:, row]  # [n, sites]
+    is_complete = len(support) ** self.num_sites <= MOST_LISTED
+    per_site = []
+    for site in range(self.num_sites):
+      order = np.argsort(-table[:, site], kind='stable')
+      per_site.append(order if is_complete else order[: num_best + 2])
+    grid = np.array(list(itertools.product(*per_site)))
+    log_masses = sum(table[grid[:, s], s] for s in range(self.num_sites))
+    order = np.argsort(-log_masses, kind='stable')
+    beyond = 0.0
+    if self.family.tail is not None:
+      tail = self.family.tail(self.p, support[-1], self.numbers.settings)
+      beyond = float(np.sum(np.broadcast_to(tail, self.rows.shape)[row]))
+    return Listed(support[grid[order]], log_masses[order], is_complete, beyond)
+
+  # The integrand.
+
+  def f(self, codes):
+    """`f` without offset, its derivatives by the penalty and by each site."""
+    values = self.numbers_at(codes)
+    slopes = np.ravel(self.numbers.slopes)
+    penalty = self.numbers.penalty
+    feature = np.sum(slopes * np.mod(values, 1009.0), axis=-1)
+    by_penalty = 0.5 * (1.0 + np.sin(feature))
+    by_feature = -np.sin(feature) + 0.5 * penalty * np.cos(feature)
+    value = np.cos(feature) + penalty * by_penalty
+    return value, by_penalty, by_feature[..., np.newaxis] * slopes
+
+  def norm(self, codes):
+    norms = self.family.norm(self.p, codes, self.numbers.settings)
+    return np.sum(norms, axis=-1)
+
+  def gradients(self, coefficients, codes):
+    """Sums of `coefficients * score`, and of absolute values.
+
+    Args:
+      coefficients: Array of shape `[m, rows]`.
+      codes: Array of shape `[m, rows, sites]`, possible values.
+
+    Returns:
+      gradients: Dictionary of pairs of arrays with the shapes of the
+        parameters.
+    """
+    result = {}
+    scores = self.family.scores(self.p, codes, self.numbers.settings)
+    for name, pair in scores.items():
+      shape = (*codes.shape, *self.base[name].shape[1:])
+      pair = [np.broadcast_to(x, shape) for x in pair]
+      c = np.reshape(
+        coefficients, (*coefficients.shape, *[1] * (len(shape) - 2))
+      )
+      sums = []
+      for factor, x in zip((c, np.abs(c)), pair):
+        total = np.zeros_like(self.base[name])
+        # Where several sites share a row, their scores add up.
+        np.add.at(total, self.rows, np.sum(factor * x, axis=0))
+        sums.append(np.reshape(total, self.numbers.parameters[name].shape))
+      result[name] = tuple(sums)
+    return result
+
+  def shift_gradient(self, coefficients, by_site):
+    """Sum of `coefficients * df/dz`, of the shape of the shift."""
+    total = np.zeros(math.prod(self.layout.shift_shape))
+    index = np.reshape(self.layout.shifts, self.rows.shape)
+    np.add.at(
+      total, index, np.sum(coefficients[..., np.newaxis] * by_site, axis=0)
+    )
+    return np.reshape(total, self.layout.shift_shape)
+
+
+# Baselines, one row at a time.
+
+
+class Row(NamedTuple):
+  """The atoms of one row.
+
+  Attributes:
+    weights: Array of shape `[m]`.
+    f: Array of shape `[m]`.
+    num_summed: How many atoms come first that are summed.
+    extra_f: Array of shape `[n]`, `f` at the further draws.
+    norm: Array of shape `[m]`, norms of the scores.
+    others: `None`, or an array `[M, M]`: without replacement, the weights with
+      which a draw averages over all draws.
+  """
+
+  weights: np.ndarray
+  f: np.ndarray
+  num_summed: int
+  extra_f: np.ndarray
+  norm: np.ndarray
+  others: np.ndarray | None = None
+
+
+def _mean_of_others(row, x, j):
+  """What the other draws say of `x` to draw `j`."""
+  draws = list(x[row.num_summed :])
+  if row.others is not None:
+    return float(np.dot(row.others[j], draws))
+  others = draws[:j] + draws[j + 1 :]
+  return sum(others) / len(others) if others else 0.0
+
+
+def _leave_one_out(form, row, j):
+  summed = slice(0, row.num_summed)
+  known = np.sum(row.weights[summed] * row.f[summed])
+  mass = np.sum(row.weights[summed])
+  rest = np.sum(row.weights[row.num_summed :])
+  num_draws = len(row.weights) - row.num_summed
+  if num_draws == 1:
+    return known / mass if mass > 0.0 else 0.0
+  mean = _mean_of_others(row, row.f, j)
+  if form == 'rest':
+    return mean
+  if form == 'all':
+    return known + (1.0 - mass) * mean
+  share = rest / (2.0 * (num_draws - 1) ** 2)
+  return share * known + (1.0 - share * mass) * mean
+
+
+def _optimal(row, j):
+  summed = slice(0, row.num_summed)
+  rest = np.sum(row.weights[row.num_summed :])
+
+  def expected(x):
+    known = np.sum(row.weights[summed] * x[summed])
+    return known + rest * _mean_of_others(row, x, j)
+
+  below = expected(row.norm)
+  return expected(row.norm * row.f) / below if below > 0.0 else 0.0
+
+
+def levels(baseline, row):
+  """What the baseline subtracts from each atom of a row, `[m]`."""
+  num_atoms = len(row.weights)
+  if baseline in ('none', 'constant'):
+    return np.full(num_atoms, 1.5 if baseline == 'constant' else 0.0)
+  if baseline in ('independent', 'unshared'):
+    return np.broadcast_to(row.extra_f, [num_atoms])
+  of_draw = _optimal
+  if baseline in LEAVE_ONE_OUT:
+    of_draw = lambda row, j: _leave_one_out(baseline, row, j)
+  draws = np.array([of_draw(row, j) for j in range(num_atoms - row.num_summed)])
+  weights = row.weights[row.num_summed :]
+  rest = np.sum(weights)
+  # Summed atoms get the mean level of the draws.
+  mean = np.sum(weights * draws) / rest if rest > 0.0 else 0.0
+  return np.concatenate([np.full(row.num_summed, mean), draws])
+
+
+def shares_without_replacement(masses, beyond):
+  """Weights of draws without replacement.
+
+  Args:
+    masses: Array of shape `[M]`, masses given the rest of the distinct draws; 0
+      where nothing was left to draw.
+    beyond: Mass, given the rest, of what was not drawn.
+
+  Returns:
+    shares: Array of shape `[M]`.
+    others: Array of shape `[M, M]`.
+  """
+  drawn = np.flatnonzero(masses > 0.0)
+  shares, others = np.zeros(len(masses)), np.zeros([len(masses)] * 2)
+  if len(drawn):
+    p = masses[drawn]
+    first, second = reference.first_and_second(list(p), beyond)
+    shares[drawn] = first
+    # A draw was first with probability `p`; else it is not among the others.
+    pairs = np.diag(p) + (1.0 - p)[:, np.newaxis] * second
+    others[np.ix_(drawn, drawn)] = pairs
+  return shares, others
+
+
+def log_sum(log_masses, beyond=0.0):
+  """`log(sum(exp(log_masses)) + beyond)`."""
+  with np.errstate(divide='ignore'):
+    return float(special.logsumexp(np.append(log_masses, np.log(beyond))))
