@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_rb.designs import subsets
-from tfp_rb.internal import random
+from tfp_rb.internal import random, shapes
 from tfp_rb.internal.config import Configurable
 from tfp_rb.internal.types import Distribution, Integrand, StatelessSeed
 from tfp_rb.partitions import Partition
@@ -216,12 +216,19 @@ class WithoutReplacement(Sampler):
         f'replacement, since the distribution has {num_values} values and '
         f'{num_summed} are summed, but is {num_draws}. Draw fewer, or sum all.'
       )
-    rest, is_possible = partition, []
+    rest, is_possible, taken = partition, [], None
+    # A value that is listed without weight may be any value. It stays in the
+    # rest: in its place the first draw is excluded, once.
+    has_weight = shapes.with_event_rank(
+      partition.log_weights > -np.inf, partition.values
+    )
     for draw_seed in random.split_seed(seed, n=num_draws):
       # From an empty rest nothing can be drawn, and what comes weighs 0.
       is_possible.append(rest.rest_weight > 0.0)
       value = rest.draw_rest(1, draw_seed)
-      taken = tf.concat([rest.values, value], axis=0)
+      if taken is None:
+        taken = tf.where(has_weight, partition.values, value)
+      taken = tf.concat([taken, value], axis=0)
       rest = partition.excluding(taken)
     values = rest.values[num_summed:]
     log_rest = partition.log_rest

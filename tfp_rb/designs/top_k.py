@@ -86,7 +86,7 @@ def _check_given(values, best):
 def _without_repeats(chosen):
   """Takes the weight from values that are named a second time."""
   values, log_weights = chosen.values, chosen.log_weights
-  same = values[:, tf.newaxis] == values[tf.newaxis]
+  same = tf.equal(values[:, tf.newaxis], values[tf.newaxis])
   same = tf.reduce_all(
     same, axis=list(range(1 + log_weights.shape.rank, same.shape.rank))
   )  # [k, k] + batch_shape

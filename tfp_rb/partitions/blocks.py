@@ -143,8 +143,10 @@ class BlockedTable:
     entry = block[..., tf.newaxis] * self._block_size + tf.range(
       self._block_size
     )
+    # `==` of Tensors would forget the static shape where rows are not known.
     is_excluded = tf.reduce_any(
-      entry[..., tf.newaxis] == index[:, tf.newaxis, tf.newaxis], axis=-1
+      tf.equal(entry[..., tf.newaxis], index[:, tf.newaxis, tf.newaxis]),
+      axis=-1,
     )
     return tf.where(is_excluded, tf.zeros_like(masses), masses)
 

@@ -161,8 +161,10 @@ class Product(Partition):
       listed = _without_repeats(self._sites.excluding(values))
     site_values = self._flatten(listed.values)
     is_symbol = tf.reduce_all(
-      self._flatten(values)[:, :, :, tf.newaxis]
-      == site_values[:, :, tf.newaxis],
+      tf.equal(
+        self._flatten(values)[:, :, :, tf.newaxis],
+        site_values[:, :, tf.newaxis],
+      ),
       axis=-1,
     )  # [rows, sites, n, listed]
     index = tf.argmax(
@@ -318,7 +320,7 @@ def _of_independent(q):
 def _without_repeats(sites):
   """Makes a symbol that is listed again impossible."""
   values = sites.values
-  same = values[:, tf.newaxis] == values[tf.newaxis]
+  same = tf.equal(values[:, tf.newaxis], values[tf.newaxis])
   batch_rank = sites.log_rest.shape.rank
   same = tf.reduce_all(same, axis=list(range(2 + batch_rank, same.shape.rank)))
   size = values.shape[0]
