@@ -3,8 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from tfp_rb.baselines._draws import check_level
-from tfp_rb.baselines.base import Baseline, Correction
+from tfp_rb.baselines.base import Baseline, Correction, check_level
 from tfp_rb.designs import Atoms
 from tfp_rb.internal.types import Distribution, Numeric
 

@@ -2,8 +2,7 @@
 
 import tensorflow as tf
 
-from tfp_rb.baselines._draws import mean_over_draws
-from tfp_rb.baselines.base import Baseline, Correction
+from tfp_rb.baselines.base import Baseline, Correction, mean_over_draws
 from tfp_rb.designs import Atoms
 from tfp_rb.internal.types import Distribution, Numeric
 

@@ -4,8 +4,7 @@ from typing import Literal
 
 import tensorflow as tf
 
-from tfp_rb.baselines._draws import draws_and_sums
-from tfp_rb.baselines.base import Baseline, Correction
+from tfp_rb.baselines.base import Baseline, Correction, draws_and_sums
 from tfp_rb.designs import Atoms
 from tfp_rb.internal.types import Distribution
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tfp_rb.designs.atoms import Atoms
 from tfp_rb.designs.integrand import Evaluation, evaluate
-from tfp_rb.internal import gradients
+from tfp_rb.internal import dtypes, gradients
 
 __all__ = ['SiteAtoms', 'SiteIntegrand', 'Sites', 'site_atoms']
 
@@ -55,7 +55,7 @@ def site_atoms(joint, groups, of_groups):
     sites.flatten(sites.substitute(joint, a.values)) for sites, a in pairs
   ]
   weights = [sites.flatten(sites.first(a.weights)) for sites, a in pairs]
-  dtype = max((w.dtype for w in weights), key=lambda dtype: dtype.size)
+  dtype = dtypes.widest(weights)
   weights = tf.concat([tf.cast(w, dtype) for w in weights], axis=0)
   return SiteAtoms(
     values=tf.concat(values, axis=0),

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tfp_rb.designs import Atoms, Whole, draw, whole_of
-from tfp_rb.internal import checks, random
+from tfp_rb.internal import checks, dtypes, random
 from tfp_rb.internal.config import Configurable
 from tfp_rb.internal.types import Distribution, Integrand, StatelessSeed
 
@@ -225,7 +225,7 @@ class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
     """
     value, surrogate, auxiliary = _checked(estimate, atoms, self)
     # Half precision is summed in the dtype of the weights.
-    dtype = max(value.dtype, atoms.weights.dtype, key=lambda d: d.size)
+    dtype = dtypes.widest([value, atoms.weights])
     weights = tf.cast(atoms.weights, dtype)
     total = tf.reduce_sum(weights * tf.cast(value, dtype), axis=0)
     surrogate = tf.reduce_sum(weights * tf.cast(surrogate, dtype), axis=0)

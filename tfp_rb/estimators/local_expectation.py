@@ -9,7 +9,7 @@ from tfp_rb.estimators.rao_blackwell import (
   Wrapper,
   rao_blackwellize,
 )
-from tfp_rb.internal import checks, random
+from tfp_rb.internal import checks, dtypes, random
 
 __all__ = ['LocalExpectation', 'local_expectation']
 
@@ -149,7 +149,7 @@ class LocalExpectation(Wrapper):
       self.estimator.combine(of_group, group_atoms)
       for of_group, group_atoms in zip(estimate, atoms.of_groups, strict=True)
     ]
-    dtype = max((x[0].dtype for x in groups), key=lambda dtype: dtype.size)
+    dtype = dtypes.widest([group[0] for group in groups])
     totals = [
       tf.add_n([tf.cast(tf.reduce_sum(x, axis=-1), dtype) for x in terms])
       for terms in zip(*groups, strict=True)

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 import copy
+import inspect
 from typing import Any
 
 import tensorflow as tf
 
-from tfp_rb.baselines._draws import check_level, mean_over_draws
+from tfp_rb.baselines.base import check_level, mean_over_draws
 from tfp_rb.designs import Atoms, evaluate, is_draw
 from tfp_rb.estimators.base import Estimate, GradientEstimator
 from tfp_rb.internal import checks, gradients
@@ -107,7 +108,8 @@ class NVIL(GradientEstimator):
       )
 
   def bind(self, *inputs: Any) -> 'NVIL':
-    return self.with_inputs(*inputs)
+    # A Tensor, or a callable without arguments, is left as it is.
+    return self.with_inputs(*inputs) if _takes_inputs(self.baseline) else self
 
   def with_inputs(self, *inputs: Any) -> 'NVIL':
     """Returns this estimator with `baseline(*inputs)` for its baseline.
@@ -178,3 +180,15 @@ class NVIL(GradientEstimator):
     ):
       step = (1.0 - self._DECAY) * (tf.cast(new, average.dtype) - average)
       average.assign_add(tf.where(is_drawn, step, tf.zeros_like(step)))
+
+
+def _takes_inputs(baseline):
+  """Returns whether a baseline is a network to be called with inputs."""
+  if not callable(baseline):
+    return False
+  call = getattr(baseline, 'call', baseline)  # that of a Keras layer
+  return any(
+    p.kind is p.VAR_POSITIONAL
+    or (p.default is p.empty and p.kind is not p.VAR_KEYWORD)
+    for p in inspect.signature(call).parameters.values()
+  )

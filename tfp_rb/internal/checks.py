@@ -5,7 +5,7 @@ import operator
 
 import tensorflow as tf
 
-__all__ = ['check_callable', 'check_int', 'largest_integer', 'num_arguments']
+__all__ = ['check_callable', 'check_int', 'num_arguments']
 
 
 def check_int(value, name, minimum):
@@ -30,16 +30,6 @@ def check_callable(function, name, example):
       f'`{name}` must be callable; got {function!r}. Pass a function, for '
       f'example `{example}`.'
     )
-
-
-def largest_integer(dtype):
-  """Returns the largest integer up to which a dtype holds all integers."""
-  if dtype.is_integer:
-    return dtype.max
-  # A floating-point number holds as many bits as its mantissa.
-  return {2: 2**8 if dtype == tf.bfloat16 else 2**11, 4: 2**24, 8: 2**53}[
-    dtype.size
-  ]
 
 
 def num_arguments(function):

@@ -61,6 +61,8 @@ class Partition:
       departs from the best value at the later sites.
     log_weights: `Tensor` of shape `[k] + batch_shape`, `log q(value)`.
     log_rest: `Tensor` of `batch_shape`, log of the mass of all other values.
+    batch_shape: List, the batch shape: ints where known, scalar Tensors where
+      not.
     num_values: Python `int`, the size of the support (the largest in the
       batch), or `None` where it is infinite or not known statically.
     distribution: The distribution; filled in when the partition is found.
@@ -105,6 +107,7 @@ class Partition:
     self.values = values
     self.log_weights = log_weights
     self.log_rest = log_rest
+    self.batch_shape = [] if log_rest is None else shapes.as_list(log_rest)
     self.num_values = num_values
     self.has_rest = sample_rest is not None
     self._sample_rest_fn = sample_rest
@@ -152,11 +155,6 @@ class Partition:
   def rest_weight(self) -> tf.Tensor:
     """`Tensor` of `batch_shape`, the probability of all other values."""
     return tf.exp(self.log_rest)
-
-  @property
-  def batch_shape(self) -> list[Any]:
-    """The batch shape: ints where known, scalar Tensors where not."""
-    return shapes.as_list(self.log_rest)
 
   @property
   def sample_rest(self) -> Callable[[int, StatelessSeed], tf.Tensor] | None:
@@ -303,7 +301,7 @@ class _Listed(Partition):
 
   def __init__(self, every, values):
     batch_rank = every.log_rest.shape.rank
-    equal = values[:, tf.newaxis] == every.values[tf.newaxis]
+    equal = tf.equal(values[:, tf.newaxis], every.values[tf.newaxis])
     equal = tf.reduce_all(
       equal, axis=list(range(2 + batch_rank, equal.shape.rank))
     )  # [n, num_values] + batch_shape

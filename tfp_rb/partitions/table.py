@@ -4,8 +4,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tfp_rb.internal import checks, shapes
-from tfp_rb.partitions import logits as logits_lib
+from tfp_rb.internal import dtypes, shapes
 from tfp_rb.partitions.base import Partition, register
 from tfp_rb.partitions.blocks import BlockedTable
 from tfp_rb.partitions.relaxation import Relaxation
@@ -48,7 +47,7 @@ class Table(Partition):
         'dimension.'
       )
     self._check_dtype(num_values)
-    logits = logits_lib.at_least_float32(logits)
+    logits = dtypes.at_least_float32(logits)
     batch_shape = shapes.as_list(logits)[:-1]
     self._table = tf.reshape(logits, [shapes.size(batch_shape), num_values])
     self._blocks = BlockedTable(self._table)
@@ -155,17 +154,17 @@ class IntegerTable(Table):
 
   def _check_dtype(self, num_values):
     dtype = self.distribution.dtype
-    if num_values - 1 > checks.largest_integer(dtype):
+    if num_values - 1 > dtypes.largest_integer(dtype):
       raise ValueError(
         f'`dtype` of `{self.name}` must hold the values 0 to {num_values - 1}; '
         f'got {dtype.name}, which holds integers up to '
-        f'{checks.largest_integer(dtype)}. Use a wider `dtype`.'
+        f'{dtypes.largest_integer(dtype)}. Use a wider `dtype`.'
       )
 
 
 @register(tfd.Categorical, kind='labels')
 def _of_categorical(q):
-  return IntegerTable(q, logits_lib.categorical_logits(q))
+  return IntegerTable(q, _categorical_logits(q))
 
 
 @register(tfd.OneHotCategorical, kind='vectors')
@@ -173,7 +172,7 @@ class OneHotTable(Table):
   """One-hot vectors."""
 
   def __init__(self, q):
-    super().__init__(q, logits_lib.categorical_logits(q))
+    super().__init__(q, _categorical_logits(q))
 
   def encode(self, index):
     dtype = self.distribution.dtype
@@ -184,12 +183,12 @@ class OneHotTable(Table):
 
   def mean(self):
     # TFP's own mean is `probs` as given, which `log_prob` normalises.
-    dtype = logits_lib.parameter_dtype(self.distribution)
+    dtype = _parameter_dtype(self.distribution)
     return tf.cast(tf.exp(self.log_probs()), dtype)
 
   def relaxation(self):
     log_probs = self.log_probs()
-    dtype = logits_lib.parameter_dtype(self.distribution)
+    dtype = _parameter_dtype(self.distribution)
     return Relaxation(
       dtype=dtype,
       log_probs=log_probs,
@@ -204,11 +203,11 @@ class BernoulliTable(IntegerTable):
   """The values 0 and 1."""
 
   def __init__(self, q):
-    super().__init__(q, logits_lib.bernoulli_log_probs(q))
+    super().__init__(q, _bernoulli_log_probs(q))
 
   def relaxation(self):
     log_probs = tf.reshape(self._table, [*self.batch_shape, 2])
-    dtype = logits_lib.parameter_dtype(self.distribution)
+    dtype = _parameter_dtype(self.distribution)
 
     def to_one_hot(z):
       z = tf.cast(z, log_probs.dtype)
@@ -229,7 +228,7 @@ class FiniteTable(Table):
 
   def __init__(self, q):
     self._outcomes = tf.convert_to_tensor(q.outcomes)
-    super().__init__(q, logits_lib.categorical_logits(q))
+    super().__init__(q, _categorical_logits(q))
 
   def encode(self, index):
     return tf.gather(self._outcomes, index)
@@ -241,7 +240,7 @@ class FiniteTable(Table):
   def mean(self):
     # TFP's own mean is that of `probs` as given, which `log_prob` normalises.
     probs = tf.exp(self.log_probs())
-    dtype = logits_lib.parameter_dtype(self.distribution)
+    dtype = _parameter_dtype(self.distribution)
     outcomes = tf.cast(self._outcomes, probs.dtype)
     return tf.cast(tf.reduce_sum(probs * outcomes, axis=-1), dtype)
 
@@ -252,7 +251,7 @@ def _of_ordered_logistic(q):
   # s(c_z) s(-c_{z-1}) (1 - exp(c_{z-1} - c_z)), s the sigmoid, since TFP's own
   # differences of probabilities underflow, and their gradients are NaN.
   cutpoints, loc = (
-    logits_lib.at_least_float32(tf.convert_to_tensor(x))
+    dtypes.at_least_float32(tf.convert_to_tensor(x))
     for x in (q.cutpoints, q.loc)
   )
   distance = cutpoints - loc[..., tf.newaxis]
@@ -279,10 +278,10 @@ def _of_beta_binomial(q):
   # is impossible. (`log_prob` there is NaN, so it must not be asked for.)
   largest = int(np.max(static_count, initial=0))
   batch_shape = shapes.batch_shape(q)
-  float_dtype = logits_lib.at_least_float32(total_count).dtype
+  float_dtype = dtypes.at_least_float32(total_count).dtype
   counts, alpha, beta = (
     tf.broadcast_to(
-      logits_lib.at_least_float32(tf.convert_to_tensor(x)), batch_shape
+      dtypes.at_least_float32(tf.convert_to_tensor(x)), batch_shape
     )[..., tf.newaxis]
     for x in (q.total_count, q.concentration1, q.concentration0)
   )
@@ -313,5 +312,40 @@ def _is_same_event(x, y, batch_rank):
   if x.dtype.is_floating:
     same = tf.abs(x - y) <= 1e-5 * tf.maximum(tf.abs(x), 1.0)
   else:
-    same = x == y
+    same = tf.equal(x, y)
   return tf.reduce_all(same, axis=list(range(batch_rank, same.shape.rank)))
+
+
+def _parameter_dtype(distribution):
+  """The dtype of the logits or probs of a distribution."""
+  given = distribution.logits
+  return tf.convert_to_tensor(
+    distribution.probs if given is None else given
+  ).dtype
+
+
+def _categorical_logits(distribution):
+  """Unnormalised log-probabilities, `batch_shape + [K]`."""
+  if distribution.logits is not None:
+    return tf.convert_to_tensor(distribution.logits)
+  # Cast first: the logarithm of a half-precision number has few digits left.
+  probs = dtypes.at_least_float32(tf.convert_to_tensor(distribution.probs))
+  return _log_of_probs(probs)
+
+
+def _bernoulli_log_probs(distribution):
+  """Log-probabilities of 0 and of 1, `batch_shape + [2]`, at least float32."""
+  if distribution.logits is not None:
+    logits = dtypes.at_least_float32(tf.convert_to_tensor(distribution.logits))
+    log_probs = [-tf.nn.softplus(logits), -tf.nn.softplus(-logits)]
+  else:
+    probs = dtypes.at_least_float32(tf.convert_to_tensor(distribution.probs))
+    log_probs = [_log_of_probs(1.0 - probs), _log_of_probs(probs)]
+  return tf.stack(log_probs, axis=-1)
+
+
+def _log_of_probs(probs):
+  """`log(probs)` whose gradient is 0, not NaN, where a probability is 0."""
+  possible = probs > 0.0
+  log_probs = tf.math.log(tf.where(possible, probs, tf.ones_like(probs)))
+  return tf.where(possible, log_probs, tf.constant(-np.inf, probs.dtype))

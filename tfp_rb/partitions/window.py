@@ -17,9 +17,8 @@ import abc
 import numpy as np
 import tensorflow as tf
 
-from tfp_rb.internal import checks, shapes
+from tfp_rb.internal import dtypes, shapes
 from tfp_rb.partitions.base import Partition
-from tfp_rb.partitions.logits import at_least_float32
 from tfp_rb.partitions.tails import Gaps, invert_tail
 
 __all__ = ['Window']
@@ -50,7 +49,7 @@ class Window(Partition, metaclass=abc.ABCMeta):
       num_values: Python `int`, or `None` if infinite or unknown.
     """
     self.distribution = distribution
-    self._dtype = at_least_float32(tf.convert_to_tensor(parameter)).dtype
+    self._dtype = dtypes.at_least_float32(tf.convert_to_tensor(parameter)).dtype
     batch_shape = shapes.batch_shape(distribution)
     mode = tf.stop_gradient(tf.broadcast_to(mode, batch_shape))
     self._mode = tf.clip_by_value(mode, self.lowest, self.highest)
@@ -195,9 +194,9 @@ class Window(Partition, metaclass=abc.ABCMeta):
       return values
     message = (
       f'`dtype` of `{self.name}`, {dtype.name}, must hold the values; it holds '
-      f'integers up to {checks.largest_integer(dtype)}. Use a wider dtype.'
+      f'integers up to {dtypes.largest_integer(dtype)}. Use a wider dtype.'
     )
-    largest = tf.cast(checks.largest_integer(dtype), z.dtype)
+    largest = tf.cast(dtypes.largest_integer(dtype), z.dtype)
     # A parameter that is out of range is reported as such: values are checked
     # after the distribution has checked itself.
     checked = self.distribution.log_prob(tf.cast(self.lowest, dtype))

@@ -3,7 +3,7 @@
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tfp_rb.internal import checks, shapes
+from tfp_rb.internal import dtypes, shapes
 from tfp_rb.partitions.base import (
   NotRegisteredError,
   Partition,
@@ -241,7 +241,7 @@ class Shifted(Wrapped):
       return shifted
     message = (
       f'`shift` must keep the values apart in {values.dtype.name}, which holds '
-      f'integers up to {checks.largest_integer(values.dtype)}. Use a wider '
+      f'integers up to {dtypes.largest_integer(values.dtype)}. Use a wider '
       'dtype.'
     )
     back = self.inward_values(shifted)

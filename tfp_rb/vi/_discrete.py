@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tfp_rb.internal import random, shapes
+from tfp_rb.internal import dtypes, random, shapes
 from tfp_rb.partitions import Partition, SiteGroup, partition_of
 from tfp_rb.partitions.base import register
 
@@ -77,8 +77,7 @@ class DiscreteParts(tfd.Distribution):
   @property
   def dtype_of_masses(self):
     """The widest dtype of the parts' masses."""
-    dtypes = [whole.log_rest.dtype for whole in self.wholes]
-    return max(dtypes, key=lambda dtype: dtype.size)
+    return dtypes.widest([whole.log_rest for whole in self.wholes])
 
   def part_given(self, index, values, num_copies):
     """The whole partition of a part, with batch shape `[num_copies] + batch`.

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tfp_rb.internal import shapes
+from tfp_rb.internal import dtypes, shapes
 from tfp_rb.partitions import family_of
 from tfp_rb.vi._discrete import DiscreteParts
 
@@ -298,7 +298,7 @@ class Joint:
       total: `Tensor` that broadcasts to `[num_values] + batch_shape`, in the
         widest of the dtypes.
     """
-    dtype = max((x.dtype for x in measures), key=lambda dtype: dtype.size)
+    dtype = dtypes.widest(measures)
     lead = [] if num_values is None else [num_values]
     rank = len(lead) + self.batch_shape.rank
     total = tf.zeros([], dtype)

@@ -1,0 +1,25 @@
+"""Dtypes: which one is wide enough."""
+
+import tensorflow as tf
+
+__all__ = ['at_least_float32', 'largest_integer', 'widest']
+
+
+def at_least_float32(x):
+  """Casts float16 and bfloat16 up; masses are never kept in half precision."""
+  return tf.cast(x, tf.float32) if x.dtype.size < 4 else x
+
+
+def largest_integer(dtype):
+  """Returns the largest integer up to which a dtype holds all integers."""
+  if dtype.is_integer:
+    return dtype.max
+  # A floating-point number holds as many bits as its mantissa.
+  return {2: 2**8 if dtype == tf.bfloat16 else 2**11, 4: 2**24, 8: 2**53}[
+    dtype.size
+  ]
+
+
+def widest(tensors):
+  """Returns the widest of the dtypes of floating-point Tensors."""
+  return max((x.dtype for x in tensors), key=lambda dtype: dtype.size)
