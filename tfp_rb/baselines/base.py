@@ -16,6 +16,7 @@ __all__ = [
   'DrawsAndSums',
   'check_level',
   'draws_and_sums',
+  'is_baseline',
   'mean_over_draws',
 ]
 
@@ -72,6 +73,11 @@ class Baseline(Configurable, metaclass=abc.ABCMeta):
     Returns:
       correction: A `Correction`; its level is not differentiated.
     """
+
+
+def is_baseline(x):
+  """Whether an argument is a `Baseline`, not a number."""
+  return isinstance(x, Baseline)
 
 
 class DrawsAndSums(NamedTuple):

@@ -3,7 +3,12 @@
 import numpy as np
 import tensorflow as tf
 
-from tfp_rb.baselines.base import Baseline, Correction, check_level
+from tfp_rb.baselines.base import (
+  Baseline,
+  Correction,
+  check_level,
+  is_baseline,
+)
 from tfp_rb.designs import Atoms
 from tfp_rb.internal.types import Distribution, Numeric
 
@@ -19,7 +24,7 @@ def as_baseline(baseline):
   Returns:
     baseline: A `Baseline`.
   """
-  if isinstance(baseline, Baseline):
+  if is_baseline(baseline):
     return baseline
   is_number = isinstance(baseline, (int, float, np.ndarray, np.generic))
   if baseline is None or is_number or tf.is_tensor(baseline):

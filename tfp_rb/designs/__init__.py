@@ -11,7 +11,7 @@ from tfp_rb.designs.atoms import (
 )
 from tfp_rb.designs.budget import atoms_of_budget
 from tfp_rb.designs.integrand import CheckedIntegrand, Evaluation, evaluate
-from tfp_rb.designs.samplers import IID, Sampler
+from tfp_rb.designs.samplers import IID, Sampler, check_sampler
 from tfp_rb.designs.sites import SiteAtoms, SiteIntegrand, Sites, site_atoms
 from tfp_rb.designs.top_k import given, top_k
 
@@ -26,6 +26,7 @@ __all__ = [
   'Sites',
   'Whole',
   'atoms_of_budget',
+  'check_sampler',
   'draw',
   'evaluate',
   'everything',

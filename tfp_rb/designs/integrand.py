@@ -7,7 +7,7 @@ import tensorflow as tf
 from tfp_rb.internal import shapes
 from tfp_rb.internal.types import Integrand
 
-__all__ = ['EVALUATION', 'CheckedIntegrand', 'Evaluation', 'evaluate']
+__all__ = ['CheckedIntegrand', 'EVALUATION', 'Evaluation', 'evaluate']
 
 # Name of the operation that hands atoms to the user's `f`.
 EVALUATION = 'atoms_of_f'

@@ -12,7 +12,14 @@ from tfp_rb.internal.config import Configurable
 from tfp_rb.internal.types import Distribution, Integrand, StatelessSeed
 from tfp_rb.partitions import Partition
 
-__all__ = ['Draws', 'IID', 'Sampler', 'Stratified', 'WithoutReplacement']
+__all__ = [
+  'Draws',
+  'IID',
+  'Sampler',
+  'Stratified',
+  'WithoutReplacement',
+  'check_sampler',
+]
 
 
 class Draws(NamedTuple):
@@ -69,6 +76,15 @@ class Sampler(Configurable, metaclass=abc.ABCMeta):
     Returns:
       draws: `Draws`.
     """
+
+
+def check_sampler(sampler):
+  """Raises `TypeError` unless an argument is a `Sampler`."""
+  if not isinstance(sampler, Sampler):
+    raise TypeError(
+      f'`sampler` must be one of `tfp_rb.samplers`; got {sampler!r}. Write, '
+      'for example, `tfp_rb.samplers.WithoutReplacement()`.'
+    )
 
 
 class IID(Sampler):

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from tfp_rb.diagnostics._moments import GradientMoments
+from tfp_rb.diagnostics._moments import GradientMoments, check_moments
 from tfp_rb.estimators.base import GradientEstimator
 
 __all__ = ['Comparison', 'compare']
@@ -81,11 +81,7 @@ def compare(
   rows = []
   for name, estimator in estimators.items():
     moments = measure(estimator)
-    if not isinstance(moments, GradientMoments):
-      raise TypeError(
-        '`measure` must return `GradientMoments`, but returned '
-        f'{moments!r}. Use `exact_moments` or `sampled_moments`.'
-      )
+    check_moments(moments)
     calls = moments.num_evaluations
     if calls is None:
       raise ValueError(

@@ -13,6 +13,7 @@ from tfp_rb.testing import enumeration
 
 __all__ = [
   'GradientMoments',
+  'check_moments',
   'enumerate_all',
   'exact_moments',
   'flat',
@@ -45,6 +46,15 @@ class GradientMoments(NamedTuple):
   bias_interval: tuple[float, float] | None
   num_evaluations: int | None
   is_exact: bool
+
+
+def check_moments(moments):
+  """Raises `TypeError` unless a function returned `GradientMoments`."""
+  if not isinstance(moments, GradientMoments):
+    raise TypeError(
+      f'`measure` must return `GradientMoments`; got {moments!r}. Use '
+      '`exact_moments` or `sampled_moments`.'
+    )
 
 
 def exact_moments(

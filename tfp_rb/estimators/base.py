@@ -278,10 +278,10 @@ def _checked(estimate, atoms, estimator):
   return estimate
 
 
-def check_estimator(estimator):
-  """Raises `TypeError` unless `estimator` is a `GradientEstimator`."""
+def check_estimator(estimator, name='estimator'):
+  """Raises `TypeError` unless an argument is a `GradientEstimator`."""
   if not isinstance(estimator, GradientEstimator):
     raise TypeError(
-      '`estimator` must be a `tfp_rb.GradientEstimator`; got '
+      f'`{name}` must be a `tfp_rb.GradientEstimator`; got '
       f'{estimator!r}. Write, for example, `tfp_rb.REINFORCE()`.'
     )

@@ -3,7 +3,14 @@
 from collections.abc import Callable
 import copy
 
-from tfp_rb.designs import IID, Sampler, atoms_of_budget, given, top_k
+from tfp_rb.designs import (
+  IID,
+  Sampler,
+  atoms_of_budget,
+  check_sampler,
+  given,
+  top_k,
+)
 from tfp_rb.estimators.base import GradientEstimator, check_estimator
 from tfp_rb.internal import checks
 from tfp_rb.internal.types import Distribution, TensorLike
@@ -105,11 +112,7 @@ def rao_blackwellize(
   else:
     checks.check_callable(atoms, 'atoms', 'lambda q: buffer')
   sampler = IID() if sampler is None else sampler
-  if not isinstance(sampler, Sampler):
-    raise TypeError(
-      f'`sampler` must be one of `tfp_rb.samplers`; got {sampler!r}. Write, '
-      'for example, `tfp_rb.samplers.WithoutReplacement()`.'
-    )
+  check_sampler(sampler)
   if budget is not None and not sampler.is_independent:
     raise ValueError(
       '`sampler` must be `samplers.IID()` with a `budget`, which gives each '

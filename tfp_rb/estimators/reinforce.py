@@ -1,10 +1,8 @@
 """The score-function estimator."""
 
-from typing import Any
-
 import tensorflow as tf
 
-from tfp_rb.baselines.base import Baseline
+from tfp_rb.baselines.base import Baseline, is_baseline
 from tfp_rb.baselines.constant import as_baseline
 from tfp_rb.designs import Atoms, evaluate
 from tfp_rb.estimators.base import Estimate, GradientEstimator
@@ -59,28 +57,28 @@ class REINFORCE(GradientEstimator):
 
   def __init__(
     self,
+    *positional: Baseline,
     baseline: Baseline | Numeric | None = None,
-    /,
-    *,
     num_samples: int = 1,
     name: str | None = None,
-    **settings: Any,
   ) -> None:
     """Makes the estimator.
 
     Args:
-      baseline: One of `tfp_rb.baselines`, or by keyword (`baseline=3.`) also a
-        number or a `Tensor` of the batch shape of the distribution, a
-        constant. `None`: no baseline.
+      *positional: One of `tfp_rb.baselines`, in place of `baseline=`. Numbers
+        are accepted by keyword only, since `REINFORCE(5)` reads as five draws.
+      baseline: One of `tfp_rb.baselines`, or a number or a `Tensor` of the
+        batch shape of the distribution, a constant. `None`: no baseline.
       num_samples: Python `int`, the number of draws.
       name: Python `str`, name of the `tf.Module`.
-      **settings: `baseline`, as above.
 
     Raises:
-      TypeError: `baseline` is none of the above.
+      TypeError: `baseline` is none of the above, or was given twice.
     """
     super().__init__(num_samples=num_samples, name=name)
-    self.baseline = _baseline_of(baseline, settings)
+    if positional:
+      baseline = _only_baseline(positional, baseline)
+    self.baseline = as_baseline(baseline)
 
   @classmethod
   def _argument_names(cls):
@@ -119,25 +117,17 @@ class REINFORCE(GradientEstimator):
     )
 
 
-def _baseline_of(positional, settings):
-  """Returns the `Baseline` that the constructor was given.
-
-  A number is accepted by keyword only: `REINFORCE(5)` reads as five draws.
-  """
-  unknown = set(settings) - {'baseline'}
-  if unknown:
+def _only_baseline(positional, keyword):
+  """Returns the one `Baseline` among the positional arguments."""
+  if len(positional) > 1 or keyword is not None:
     raise TypeError(
-      f'`REINFORCE` has no argument `{unknown.pop()}`. It takes `baseline` and '
-      '`num_samples`.'
+      '`baseline` must be given once; got '
+      f'{[*positional, keyword]!r}. Pass other settings by keyword.'
     )
-  if positional is None:
-    return as_baseline(settings.get('baseline'))
-  if 'baseline' in settings:
-    raise TypeError('`baseline` was given twice.')
-  if not isinstance(positional, Baseline):
+  if not is_baseline(positional[0]):
     raise TypeError(
-      f'`baseline` must be one of `tfp_rb.baselines`; got {positional!r}. '
+      f'`baseline` must be one of `tfp_rb.baselines`; got {positional[0]!r}. '
       'Write `REINFORCE(baseline=...)` for a constant baseline, and '
       '`REINFORCE(num_samples=...)` for the number of draws.'
     )
-  return positional
+  return positional[0]

@@ -10,7 +10,7 @@ import tensorflow_probability as tfp
 from tfp_rb import baselines
 from tfp_rb.designs import whole_of
 from tfp_rb.estimators import REINFORCE
-from tfp_rb.estimators.base import GradientEstimator
+from tfp_rb.estimators.base import check_estimator
 from tfp_rb.estimators.local_expectation import local_expectation
 from tfp_rb.estimators.rao_blackwell import rao_blackwellize
 from tfp_rb.internal import checks
@@ -51,12 +51,8 @@ def check_arguments(
       f'{estimator}. Its SCORE_FUNCTION is `tfp_rb.REINFORCE()` here; '
       'continuous parts are reparameterized in any case.'
     )
-  if estimator is not None and not isinstance(estimator, GradientEstimator):
-    raise TypeError(
-      '`gradient_estimator` must be a `tfp_rb.GradientEstimator`, but is '
-      f'{estimator!r}. Write, for example, `tfp_rb.rao_blackwellize('
-      'tfp_rb.REINFORCE(), num_summed=1)`.'
-    )
+  if estimator is not None:
+    check_estimator(estimator, 'gradient_estimator')
   if stopped is not None and (
     not isinstance(stopped, tfd.Distribution)
     or (stopped.dtype, stopped.event_shape)
