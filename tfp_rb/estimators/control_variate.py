@@ -1,6 +1,7 @@
 """REBAR and RELAX: the score function and a relaxed control variate."""
 
 import abc
+import functools
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -38,6 +39,44 @@ class _Corrected(NamedTuple):
   log_probs: tf.Tensor  # broadcasts to it: of `q`, or of `q` given the rest
   log_rest: tf.Tensor | None  # [n] + batch_shape, if given the rest
   is_corrected: tf.Tensor  # [n] + batch_shape
+
+
+def _over_sites(x, like, axes):
+  """Reshapes a number for each atom, so that it multiplies its vectors."""
+  shape = tf.concat([tf.shape(x), [1] * len(axes)], axis=0)
+  return tf.reshape(tf.cast(x, like.dtype), shape)
+
+
+def _gradient_by_logits(
+  weights, plain, probs, corrected, by_log_probs, by_log_rest
+):
+  """The gradient of the whole estimate w.r.t. the logits.
+
+  Only the corrections are differentiated further, w.r.t. the variables of the
+  control variate.
+
+  Args:
+    weights: `Tensor` of shape `[m] + batch_shape + ones`.
+    plain: `Tensor` of shape `[m] + batch_shape + sites + [K]`, `f(z)` times the
+      gradient of the score function's `log q` w.r.t. the log-probabilities.
+    probs: `Tensor` of shape `batch_shape + sites + [K]`.
+    corrected: The `_Corrected`.
+    by_log_probs: `Tensor`, as returned by `_coefficients`.
+    by_log_rest: `Tensor`, as returned by `_coefficients`, like `weights`.
+
+  Returns:
+    gradient: `Tensor` of shape `batch_shape + sites + [K]`.
+  """
+  # A gradient `x` w.r.t. log-probabilities is `x - probs sum(x)` w.r.t. logits.
+  through_softmax = lambda x, p: x - p * tf.reduce_sum(x, -1, keepdims=True)
+  probs = tf.stop_gradient(probs)
+  probs_of_draws = tf.stop_gradient(tf.exp(corrected.log_probs))
+  score = through_softmax(tf.stop_gradient(plain), probs)
+  correction = through_softmax(by_log_probs, probs_of_draws)
+  correction += by_log_rest * (probs_of_draws - probs)
+  return tf.reduce_sum(weights * score, axis=0) + tf.reduce_sum(
+    weights[corrected.start :] * correction, axis=0
+  )
 
 
 class RelaxedControlVariate(RelaxedEstimator):
@@ -101,11 +140,7 @@ class RelaxedControlVariate(RelaxedEstimator):
     if corrected.start == value.shape[0]:
       return Estimate(value, surrogate)
     axes, start = relaxation.site_axes, corrected.start
-
-    def over_sites(x):  # a number for each atom, beside its vectors
-      shape = tf.concat([tf.shape(x), [1] * len(axes)], axis=0)
-      return tf.reshape(tf.cast(x, one_hot.dtype), shape)
-
+    over_sites = functools.partial(_over_sites, like=one_hot, axes=axes)
     with tf.GradientTape(persistent=True) as tape:
       by_log_probs, by_log_rest = self._coefficients(
         lambda perturbed: self._relaxed(
@@ -115,16 +150,13 @@ class RelaxedControlVariate(RelaxedEstimator):
         over_sites,
         seed,
       )
-      # The gradient of the whole estimate by the logits, squared.
-      probs = tf.stop_gradient(tf.exp(relaxation.log_probs))
-      probs_of_draws = tf.stop_gradient(tf.exp(corrected.log_probs))
-      plain = tf.stop_gradient(over_sites(value)) * (one_hot - probs)
-      total = tf.reduce_sum(by_log_probs, axis=-1, keepdims=True)
-      correction = by_log_probs - probs_of_draws * total
-      correction += over_sites(by_log_rest) * (probs_of_draws - probs)
-      weights = over_sites(atoms.weights)
-      gradient = tf.reduce_sum(weights * plain, axis=0) + tf.reduce_sum(
-        weights[start:] * correction, axis=0
+      gradient = _gradient_by_logits(
+        over_sites(atoms.weights),
+        over_sites(value) * one_hot,
+        tf.exp(relaxation.log_probs),
+        corrected,
+        by_log_probs,
+        over_sites(by_log_rest),
       )
       objective = tf.reduce_sum(gradient**2, axis=axes)
     terms = tf.reduce_sum(linear_in(corrected.log_probs, by_log_probs), axes)

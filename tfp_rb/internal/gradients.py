@@ -103,7 +103,6 @@ def call_one_by_one(f, x):
   Returns:
     values: `Tensor`, along the first dimension the results.
   """
-  num_calls = x.shape[0]
   traced = tf.function(f, autograph=False).get_concrete_function(
     tf.TensorSpec(x.shape[1:], x.dtype)
   )
@@ -124,37 +123,7 @@ def call_one_by_one(f, x):
   captured += [v for v in traced.variables if has_gradient(v)]
 
   def pullback(cotangents):
-    def step(i, slopes, totals):
-      own = tf.identity(x[i])
-      sources = [own] * len(inputs) + captured
-      with tf.GradientTape(watch_accessed_variables=False) as tape:
-        tape.watch(sources)
-        value = f(own)
-      gradients = tape.gradient(
-        value,
-        sources,
-        output_gradients=cotangents[i],
-        unconnected_gradients='zero',
-      )
-      # Those of `tf.gather` are sparse.
-      gradients = [tf.convert_to_tensor(g) for g in gradients]
-      slopes = [s.write(i, g) for s, g in zip(slopes, gradients)]
-      of_captured = gradients[len(inputs) :]
-      return i + 1, slopes, [t + g for t, g in zip(totals, of_captured)]
-
-    _, slopes, totals = tf.while_loop(
-      lambda i, slopes, totals: i < num_calls,
-      step,
-      (
-        tf.constant(0),
-        [tf.TensorArray(t.dtype, num_calls) for t in inputs],
-        [tf.zeros_like(t) for t in captured],
-      ),
-      parallel_iterations=1,
-      maximum_iterations=num_calls,
-    )
-    slopes = [tf.ensure_shape(s.stack(), x.shape) for s in slopes]
-    return slopes + totals
+    return _pull_back_one_by_one(f, x, inputs, captured, cotangents)
 
   @tf.custom_gradient
   def of_sources(*sources):
@@ -164,6 +133,54 @@ def call_one_by_one(f, x):
   if not inputs and not captured:
     return values
   return of_sources(*inputs, *[tf.convert_to_tensor(t) for t in captured])
+
+
+def _pull_back_one_by_one(f, x, inputs, captured, cotangents):
+  """Gradients of `call_one_by_one`, by a loop that calls `f` again.
+
+  Args:
+    f: Callable.
+    x: `Tensor`, what `f` was called with, call after call.
+    inputs: `[x]` if it is differentiable, else `[]`.
+    captured: List of `Tensor`s and variables that `f` captures.
+    cotangents: `Tensor`, those of the results.
+
+  Returns:
+    gradients: List of `Tensor`s, w.r.t. `inputs` and `captured`.
+  """
+  num_calls = x.shape[0]
+
+  def step(i, slopes, totals):
+    own = tf.identity(x[i])
+    sources = [own] * len(inputs) + captured
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+      tape.watch(sources)
+      value = f(own)
+    gradients = tape.gradient(
+      value,
+      sources,
+      output_gradients=cotangents[i],
+      unconnected_gradients='zero',
+    )
+    # Those of `tf.gather` are sparse.
+    gradients = [tf.convert_to_tensor(g) for g in gradients]
+    slopes = [s.write(i, g) for s, g in zip(slopes, gradients)]
+    of_captured = gradients[len(inputs) :]
+    return i + 1, slopes, [t + g for t, g in zip(totals, of_captured)]
+
+  _, slopes, totals = tf.while_loop(
+    lambda i, slopes, totals: i < num_calls,
+    step,
+    (
+      tf.constant(0),
+      [tf.TensorArray(t.dtype, num_calls) for t in inputs],
+      [tf.zeros_like(t) for t in captured],
+    ),
+    parallel_iterations=1,
+    maximum_iterations=num_calls,
+  )
+  slopes = [tf.ensure_shape(s.stack(), x.shape) for s in slopes]
+  return slopes + totals
 
 
 def scale_gradient(x, factor):

@@ -176,6 +176,61 @@ def _check_by_draws(
   detectable_bias, false_fail_rate, most_draws, seed,
 ):  # fmt: skip
   """Compares the mean of independent gradients by a chi-squared test."""
+  expected = np.concatenate([np.ravel(value).astype(np.float64), gradient])
+  moments = _moments_of_errors(estimator, problem, parameters, expected)
+  of_value = slice(np.size(value))
+  of_gradient = slice(np.size(value), None)
+  norm = np.linalg.norm(gradient)
+  # A vector of d components of unit variance, moved by delta, is longer than
+  # sqrt(c) at least as often as a normal variable of mean |delta| exceeds it:
+  # 2.33 standard deviations more make 0.99.
+  needed = np.sqrt(_threshold(gradient.size, false_fail_rate)) + 2.33
+  pilot_seed, test_seed = random.split_seed(seed, n=2)
+  _, covariance, _ = moments(4, pilot_seed)
+  # A tenth more, since the pilot's estimate has an error of its own.
+  num_draws = 1.1 * _spread(covariance[of_gradient, of_gradient])
+  num_draws *= (needed / (detectable_bias * norm)) ** 2
+  if num_draws > most_draws:
+    raise ValueError(
+      f'`most_draws` must be at least {num_draws:.2g} to find a bias of '
+      f'{detectable_bias} of the gradient; got {most_draws}. Raise it or '
+      '`detectable_bias`, or choose a problem with less noise.'
+    )
+  mean, covariance, n = moments(max(4, -int(-num_draws // _CHUNK)), test_seed)
+  for name, part in (('gradient', of_gradient), ('value', of_value)):
+    statistic, rank = _chi_squared(
+      mean[part], covariance[part, part], n, np.linalg.norm(expected[part])
+    )
+    threshold = _threshold(max(rank, 1), false_fail_rate)
+    if statistic > threshold:
+      raise AssertionError(
+        f'The {name} is biased: its mean over {n} draws differs from '
+        f'{expected[part]} by {mean[part]}, a chi-squared of {statistic:.1f} '
+        f'where {threshold:.1f} is exceeded with probability '
+        f'{false_fail_rate / 2}.'
+      )
+  spread = _spread(covariance[of_gradient, of_gradient])
+  return UnbiasednessReport(
+    False,
+    n,
+    float(np.linalg.norm(mean[of_gradient]) / norm),
+    float(needed * np.sqrt(spread / n) / norm),
+  )
+
+
+def _moments_of_errors(estimator, problem, parameters, expected):
+  """Returns a function that draws estimates and compares them.
+
+  Args:
+    estimator: A `GradientEstimator`.
+    problem: As in `assert_unbiased`.
+    parameters: List of `Tensor`s.
+    expected: Array, the values and the gradient, all in one vector.
+
+  Returns:
+    moments: Callable, `(num_chunks, seed)` to the mean error, the covariance
+      of the error of one draw, and the number of draws.
+  """
 
   @tf.function(autograph=False)
   def draw(seed):
@@ -190,9 +245,6 @@ def _check_by_draws(
     ]
     return tf.concat([tf.cast(x, tf.float64) for x in parts], axis=-1)
 
-  expected = np.concatenate([np.ravel(value).astype(np.float64), gradient])
-  num_values = np.size(value)
-
   def moments(num_chunks, seed):
     total, squares = 0.0, 0.0
     for _ in range(num_chunks):
@@ -203,51 +255,21 @@ def _check_by_draws(
     mean = total / n
     return mean, squares / n - np.outer(mean, mean), n
 
-  # The value is tested with one half of the false-fail rate, the gradient
-  # with the other. A vector of d components of unit variance, moved by delta,
-  # is longer than sqrt(c) at least as often as a normal variable of mean
-  # |delta| exceeds it: 2.33 standard deviations more make 0.99.
-  threshold = lambda d: (
-    2.0
-    * float(
-      tfp.math.igammacinv(np.float64(d / 2), np.float64(false_fail_rate / 2))
-    )
-  )
-  pilot_seed, test_seed = random.split_seed(seed, n=2)
-  _, covariance, _ = moments(4, pilot_seed)
-  spread = np.linalg.eigvalsh(covariance[num_values:, num_values:])[-1]
-  norm = np.linalg.norm(gradient)
-  needed = np.sqrt(threshold(gradient.size)) + 2.33
-  # A tenth more, since the pilot's estimate has an error of its own.
-  num_draws = 1.1 * spread * (needed / (detectable_bias * norm)) ** 2
-  if num_draws > most_draws:
-    raise ValueError(
-      f'`most_draws` must be at least {num_draws:.2g} to find a bias of '
-      f'{detectable_bias} of the gradient, but is {most_draws}. Raise it or '
-      '`detectable_bias`, or choose a problem with less noise.'
-    )
-  mean, covariance, n = moments(max(4, -int(-num_draws // _CHUNK)), test_seed)
-  for name, part in (
-    ('gradient', slice(num_values, None)),
-    ('value', slice(num_values)),
-  ):
-    statistic, rank = _chi_squared(
-      mean[part], covariance[part, part], n, np.linalg.norm(expected[part])
-    )
-    if statistic > threshold(max(rank, 1)):
-      raise AssertionError(
-        f'The {name} is biased: its mean over {n} draws differs from '
-        f'{expected[part]} by {mean[part]}, a chi-squared of {statistic:.1f} '
-        f'where {threshold(max(rank, 1)):.1f} is exceeded with probability '
-        f'{false_fail_rate / 2}.'
-      )
-  gradient_spread = np.linalg.eigvalsh(covariance[num_values:, num_values:])[-1]
-  return UnbiasednessReport(
-    False,
-    n,
-    float(np.linalg.norm(mean[num_values:]) / norm),
-    float(needed * np.sqrt(gradient_spread / n) / norm),
-  )
+  return moments
+
+
+def _threshold(num_components, false_fail_rate):
+  """What a chi-squared variable exceeds with half the false-fail rate.
+
+  The value is tested with one half, the gradient with the other.
+  """
+  half = np.float64(num_components / 2)
+  return 2.0 * float(tfp.math.igammacinv(half, np.float64(false_fail_rate / 2)))
+
+
+def _spread(covariance):
+  """The variance along the direction that varies most."""
+  return np.linalg.eigvalsh(covariance)[-1]
 
 
 def _chi_squared(mean, covariance, n, size):
