@@ -1,10 +1,16 @@
 # `make demo` and `make test` need nothing but make and a supported Python.
 
-VENV ?= .venv
 OUTPUT_DIR ?= outputs/demo
 JOBS ?= 2
 PROBLEMS ?= 1000
 SEED ?= 0
+
+# `make test PYTHON=python3.12` has an environment of its own, and so has
+# `make test PYTHON=python3.10 CONSTRAINTS=tests/oldest.txt`.
+CONSTRAINTS ?=
+VENV ?= .venv$(if $(PYTHON),-$(notdir $(PYTHON)))$(if $(CONSTRAINTS),-$(basename \
+  $(notdir $(CONSTRAINTS))))
+VENV := $(strip $(VENV))
 
 # The first interpreter that runs (a shim may exist and fail) and is supported.
 SUPPORTED := import sys; sys.exit(not (3, 10) <= sys.version_info[:2] < (3, 13))
@@ -30,11 +36,12 @@ demo: $(VENV)/.installed-examples  ## Train three methods on MNIST, draw the plo
 	$(RUN) examples/semisupervised_mnist.py --demo --output_dir='$(OUTPUT_DIR)'
 	@ls '$(OUTPUT_DIR)'/*.png
 
-lint: $(VENV)/.installed-test  ## Check style and format
+lint: $(VENV)/.installed-test  ## Check style, format and types
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
 
-test: lint  ## Check style and format, run the tests
+test: lint  ## Check style, format and types, run the tests
 	$(RUN) -m pytest -n $(JOBS) --dist worksteal
 
 test-all: lint  ## The same with the longer randomised tests
@@ -95,6 +102,7 @@ $(VENV)/.installed-%: setup.py
 	@echo 'Installing tfp_rb[$*] into $(VENV), which may take some minutes.'
 	@rm -f $@ && touch $@.started
 	@$(RUN) -m pip install -qq --no-compile --disable-pip-version-check \
+	  $(if $(CONSTRAINTS),--constraint '$(CONSTRAINTS)') \
 	  --config-settings editable_mode=compat --editable '.[$*]'
 	@mv $@.started $@
 	@test '$*' != test || cp -p $@ $(VENV)/.installed-examples

@@ -29,6 +29,7 @@ EXAMPLES = [
 TEST = EXAMPLES + [
   'build',
   'hypothesis',
+  'mypy>=2,<3',
   'pdoc',
   'pytest',
   'pytest-xdist',
