@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from errors import raises
 import tfp_rb
 from tfp_rb import samplers
 
@@ -17,16 +18,40 @@ tfd = tfp.distributions
 TEXT = (pathlib.Path(__file__).parents[1] / 'CONTRIBUTING.md').read_text()
 
 
-@pytest.fixture(scope='module')
-def toy():
-  """The class that "Add an estimator" defines."""
-  section = TEXT.split('## Add an estimator')[1].split('\n## ')[0]
+def defined_in(title):
+  """What the code of a section of CONTRIBUTING defines."""
+  section = TEXT.split(f'## {title}\n')[1].split('\n## ')[0]
   (code,) = re.findall(r'```python\n(.*?)```', section, re.DOTALL)
   lines = [line for line in code.splitlines() if line.strip()]
-  assert len(lines) == 10
+  assert len(lines) <= 10
   names = {'tf': tf, 'tfp_rb': tfp_rb}
   exec(code, names)
-  return names['Centered']
+  return names
+
+
+@pytest.fixture(scope='module')
+def toy():
+  return defined_in('Add an estimator')['Centered']
+
+
+@pytest.fixture(scope='module')
+def paired():
+  return defined_in('Add an estimator that chooses its atoms')['Paired']
+
+
+def test_an_estimator_may_draw_in_pairs(paired):
+  report = tfp_rb.testing.assert_unbiased(paired())
+  assert not report.is_exact  # its draws depend on each other
+  q = tfd.Categorical(probs=[0.25, 0.25, 0.25, 0.25])
+  first, second = paired().sample_atoms(q, seed=[1, 2]).values
+  assert first + second == 3
+
+
+def test_an_estimator_that_chooses_its_atoms_is_refused_with_that_reason(
+  paired,
+):
+  with raises(TypeError, 'Paired'):
+    tfp_rb.rao_blackwellize(paired(), num_summed=1)
 
 
 @pytest.mark.parametrize('num_samples', [1, 2])
