@@ -1,12 +1,14 @@
 """REBAR and RELAX are unbiased, and what noise is left."""
 
 import functools
+import itertools
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from cases import covering_values
 from errors import raises
 import reference
 from relaxed import (
@@ -20,6 +22,7 @@ from relaxed import (
   total_variance,
 )
 import tfp_rb
+import zoo
 
 tfd = tfp.distributions
 
@@ -51,21 +54,11 @@ def assert_unbiased(estimator, problem=four_values, parameters=(LOGITS,)):
   )
 
 
-# Both are the same class but for the function at the relaxed atoms, so each `k`
-# of which draws decide is one or the other's. Several draws of RELAX without
-# summed atoms are among the forms below.
+NAMES = ('REBAR', 'RELAX')
+
+
 @pytest.mark.parametrize(
-  ('k', 'name'),
-  [
-    (0, 'REBAR'),
-    (1, 'RELAX'),
-    (2, 'REBAR'),
-    *((k, name) for k in (3, 4) for name in ('REBAR', 'RELAX')),
-    *(
-      pytest.param(*row, marks=pytest.mark.slow)
-      for row in [(0, 'RELAX'), (1, 'REBAR'), (2, 'RELAX')]
-    ),
-  ],
+  ('name', 'k'), covering_values(itertools.product(NAMES, range(5)))
 )
 def test_restricted_control_variate_is_unbiased(name, k):
   estimator = tfp_rb.rao_blackwellize(unbiased(name, True), num_summed=k)
@@ -74,19 +67,8 @@ def test_restricted_control_variate_is_unbiased(name, k):
   assert report.is_exact == (k >= 3)
 
 
-# With k = 0 all atoms are draws, and it is the restricted one.
 @pytest.mark.parametrize(
-  ('k', 'name'),
-  [
-    (2, 'RELAX'),
-    (4, 'REBAR'),
-    *(
-      pytest.param(k, name, marks=pytest.mark.slow)
-      for k in range(5)
-      for name in ('REBAR', 'RELAX')
-      if (k, name) not in ((2, 'RELAX'), (4, 'REBAR'))
-    ),
-  ],
+  ('name', 'k'), covering_values(itertools.product(NAMES, range(5)))
 )
 def test_unrestricted_control_variate_is_unbiased(name, k):
   estimator = tfp_rb.rao_blackwellize(unbiased(name, False), num_summed=k)
@@ -119,24 +101,7 @@ UNBIASED_FORMS = {
 
 
 @pytest.mark.parametrize(
-  ('name', 'form'),
-  [
-    ('RELAX', 'several-draws'),
-    ('RELAX', 'budget'),
-    ('RELAX', 'without-replacement'),
-    ('REBAR', 'atoms'),
-    *(
-      pytest.param(name, form, marks=pytest.mark.slow)
-      for name, form in [
-        ('REBAR', 'several-draws'),
-        ('REBAR', 'summed-several-draws'),
-        ('RELAX', 'summed-several-draws'),
-        ('REBAR', 'budget'),
-        ('REBAR', 'without-replacement'),
-        ('RELAX', 'atoms'),
-      ]
-    ),
-  ],
+  ('name', 'form'), covering_values(itertools.product(NAMES, UNBIASED_FORMS))
 )
 def test_control_variate_is_unbiased_however_the_atoms_are_chosen(name, form):
   estimator = UNBIASED_FORMS[form](functools.partial(unbiased, name))
@@ -157,28 +122,12 @@ def test_budget_is_unbiased_where_the_rows_differ(name):
 
 @pytest.mark.parametrize(
   ('kind', 'name', 'k'),
-  [
-    ('OneHotCategorical', 'RELAX', 3),
-    ('Bernoulli', 'REBAR', 1),
-    *(
-      pytest.param(*row, marks=pytest.mark.slow)
-      for row in [
-        ('OneHotCategorical', 'REBAR', 0),
-        ('OneHotCategorical', 'REBAR', 1),
-        ('OneHotCategorical', 'REBAR', 9),
-        ('OneHotCategorical', 'RELAX', 0),
-        ('OneHotCategorical', 'RELAX', 1),
-        ('Bernoulli', 'REBAR', 0),
-        ('Bernoulli', 'REBAR', 8),
-        ('Bernoulli', 'RELAX', 0),
-        ('Bernoulli', 'RELAX', 1),
-        ('Bernoulli', 'RELAX', 3),
-      ]
-    ),
-  ],
+  covering_values(itertools.product(SITE_LOGITS, NAMES, [0, 1, 3, 'all'])),
 )
 def test_control_variate_is_unbiased_on_products(kind, name, k):
   problem, logits = SITE_LOGITS[kind]
+  if k == 'all':
+    k = zoo.DISTRIBUTIONS[f'Independent-{kind}'].num_values
   control_variate = steep
   if kind == 'OneHotCategorical':
     control_variate = lambda x: tf.reduce_sum(steep(x), axis=-1)
@@ -206,11 +155,7 @@ class Unconditional(tfp_rb.RELAX):
 
 @pytest.mark.parametrize(
   ('wrong', 'k'),
-  [
-    pytest.param(DoublyCounted, 0, marks=pytest.mark.slow),
-    (DoublyCounted, 1),
-    pytest.param(Unconditional, 1, marks=pytest.mark.slow),
-  ],
+  covering_values(itertools.product([DoublyCounted, Unconditional], [0, 1])),
 )
 def test_a_wrong_control_variate_is_found_to_be_biased(wrong, k):
   estimator = tfp_rb.rao_blackwellize(

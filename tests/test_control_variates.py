@@ -4,12 +4,15 @@ The objective is the squared gradient of the whole estimate by the logits. Its
 derivative is compared with finite differences of that square for a fixed seed.
 """
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from cases import covering_pairs
 import tfp_rb
 
 tfb = tfp.bijectors
@@ -137,18 +140,8 @@ def assert_is_derivative(gradients, variables, function):
   ('kind', 'num_summed', 'restricted'),
   [
     ('OneHotCategorical', 0, None),
-    ('OneHotCategorical', 1, True),
-    ('OneHotCategorical', 2, False),
-    ('Independent-Bernoulli', 0, None),
-    ('Independent-Bernoulli', 2, None),
-    *(
-      pytest.param(*row, marks=pytest.mark.slow)
-      for row in [
-        ('OneHotCategorical', 2, True),
-        ('OneHotCategorical', 1, False),
-        ('Independent-Bernoulli', 1, None),
-      ]
-    ),
+    *itertools.product(['OneHotCategorical'], [1, 2], [True, False]),
+    *itertools.product(['Independent-Bernoulli'], [0, 1, 2], [None]),
   ],
 )
 def test_objective_is_the_squared_gradient_of_the_whole_estimate(
@@ -187,11 +180,7 @@ ROWS = np.array([LOGITS, [0.0, 0.3, 0.2, -0.4], [-1.0, 0.5, 0.6, 1.0]])
 @pytest.mark.parametrize(('name', 'num_summed'), [('REBAR', 0), ('RELAX', 1)])
 @pytest.mark.parametrize(
   'weights',
-  [
-    pytest.param((1.0, 1.0, 1.0), marks=pytest.mark.slow),
-    (2.0, 0.25, 3.0),
-    (0.0, -1.5, 2.0),
-  ],
+  [(1.0, 1.0, 1.0), (2.0, 0.25, 3.0), (0.0, -1.5, 2.0)],
   ids=str,
 )
 def test_each_row_weighs_as_its_share_of_the_loss(name, num_summed, weights):
@@ -381,9 +370,7 @@ def test_control_variate_is_given_the_inputs_of_the_step(num_summed):
   assert all(np.any(a != b) for a, b in zip(actual, other, strict=True))
 
 
-@pytest.mark.parametrize(
-  'num_summed', [pytest.param(0, marks=pytest.mark.slow), 1]
-)
+@pytest.mark.parametrize('num_summed', [0, 1])
 def test_keras_network_is_built_at_the_first_call_and_trained(num_summed):
   estimator = tfp_rb.RELAX(network(), temperature=variable(0.7))
   estimator = tfp_rb.rao_blackwellize(estimator, num_summed=num_summed)
@@ -403,6 +390,7 @@ def test_keras_network_is_built_at_the_first_call_and_trained(num_summed):
     np.concatenate([np.ravel(g) for g in gradients]),
     np.concatenate([np.ravel(g) for g in objective_gradients(estimator)]),
     rtol=1e-6,  # until it is built, the network rounds its input to float32
+    atol=1e-6,
   )
   # What shifts the control variate is no exception: it is a baseline.
   assert all(np.any(g) for g in gradients)
@@ -450,10 +438,7 @@ ESTIMATORS = {
     tfp_rb.RELAX(network(), temperature=variable(0.7)), num_summed=1
   ),
 }
-# The network is that of a RELAX.
-every_estimator = pytest.mark.parametrize(
-  'name', ['REBAR', pytest.param('RELAX', marks=pytest.mark.slow), 'network']
-)
+every_estimator = pytest.mark.parametrize('name', ESTIMATORS)
 
 
 def expectation_of_rows(estimator):
@@ -478,16 +463,8 @@ def assert_same(actual, expected):
     np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-  ('name', 'jit_compile'),
-  [
-    ('REBAR', False),
-    ('RELAX', True),
-    # Not compiled below, where it is new.
-    pytest.param('network', False, marks=pytest.mark.slow),
-    ('network', True),
-  ],
-)
+@every_estimator
+@pytest.mark.parametrize('jit_compile', [False, True])
 def test_gradient_inside_a_function(name, jit_compile):
   estimator, variables, expected = built(name)
 
@@ -670,10 +647,9 @@ def test_training_lowers_the_variance_of_rebar():
 # Rao-Blackwellization.
 
 
-@pytest.mark.parametrize('name', ['REBAR', 'RELAX'])
-@pytest.mark.parametrize('restricted', [True, False])
 @pytest.mark.parametrize(
-  'num_samples', [1, pytest.param(2, marks=pytest.mark.slow)]
+  ('name', 'restricted', 'num_samples'),
+  covering_pairs(itertools.product(['REBAR', 'RELAX'], [True, False], [1, 2])),
 )
 def test_summing_does_not_raise_the_variance(name, restricted, num_samples):
   """At the same number of draws, each further atom that is summed.

@@ -106,9 +106,7 @@ def test_mean_under_a_budget_of_a_product_is_the_derivative_of_the_explicit_sum(
   )
 
 
-@pytest.mark.parametrize(
-  'num_samples', [1, pytest.param(2, marks=pytest.mark.slow), 3]
-)
+@pytest.mark.parametrize('num_samples', [1, 2, 3])
 @pytest.mark.parametrize('name', ['Categorical', 'Sample_Bernoulli'])
 def test_reinforce_without_summation_is_unbiased(name, num_samples):
   assert_mean_is_explicit_sum(name, tfp_rb.REINFORCE(num_samples=num_samples))
@@ -176,8 +174,8 @@ def mean_outcome_by_outcome(family, estimator):
   'split',
   [
     *({'num_summed': k, 'num_samples': m} for k in range(3) for m in (1, 2)),
+    {'num_summed': 1, 'num_samples': 3},
     {'num_summed': 3, 'num_samples': 1},
-    pytest.param({'num_summed': 1, 'num_samples': 3}, marks=pytest.mark.slow),
     *({'budget': n} for n in range(1, 5)),
   ],
   ids=str,

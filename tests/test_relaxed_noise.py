@@ -184,18 +184,9 @@ TAPE_PROBLEMS = {
 
 
 @pytest.mark.parametrize('name', ['REBAR', 'RELAX'])
+@pytest.mark.parametrize('kind', TAPE_PROBLEMS)
 @pytest.mark.parametrize(
-  ('num_summed', 'restricted', 'kind'),
-  [
-    pytest.param(
-      *split,
-      kind,
-      # A product is never restricted: it is what it is by default.
-      marks=[pytest.mark.slow] * (split[1] is False and 'Independent' in kind),
-    )
-    for split in [(0, None), (1, None), (1, False)]
-    for kind in TAPE_PROBLEMS
-  ],
+  ('num_summed', 'restricted'), [(0, None), (1, None), (1, False)]
 )
 def test_gradient_is_that_of_both_paths(kind, name, num_summed, restricted):
   build, shape, event_rank = TAPE_PROBLEMS[kind]

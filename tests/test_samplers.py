@@ -251,19 +251,8 @@ def outcomes_by_tuple(estimator, num_samples):
 
 
 # The forms coincide, since nothing is summed.
-@pytest.mark.parametrize(
-  ('num_samples', 'form'),
-  [
-    *((m, 'mixed') for m in (2, 3, 4)),
-    (3, 'rest'),
-    (3, 'all'),
-    *(
-      pytest.param(m, form, marks=pytest.mark.slow)
-      for m in (2, 4)
-      for form in ('rest', 'all')
-    ),
-  ],
-)
+@pytest.mark.parametrize('form', ['mixed', 'rest', 'all'])
+@pytest.mark.parametrize('num_samples', [2, 3, 4])
 def test_every_set_has_the_gradient_of_the_unordered_set_estimator(
   num_samples, form
 ):
@@ -656,8 +645,7 @@ def test_stratified_draws_leave_those_that_follow_independent():
   ('num_summed', 'baseline'),
   [
     (1, baselines.IndependentSample()),
-    # Enumerated above.
-    pytest.param(0, 1.0, marks=pytest.mark.slow),
+    (0, 1.0),
   ],
 )
 def test_stratified_draws_are_unbiased_by_draws(num_summed, baseline):

@@ -59,17 +59,7 @@ def summed(estimator, k=2):
 # Right ones pass.
 
 
-# Every baseline, with summed atoms.
-@pytest.mark.parametrize(
-  'name',
-  [
-    pytest.param(
-      name,
-      marks=[pytest.mark.slow] * name.startswith(('REINFORCE-', 'budget-')),
-    )
-    for name in zoo.ESTIMATORS
-  ],
-)
+@pytest.mark.parametrize('name', zoo.ESTIMATORS)
 def test_estimator_of_the_zoo_passes_exactly(name):
   # With 5 values, 6 draws are enumerated; `unshared` doubles their number.
   k, M = (1, 1) if name == 'budget-unshared' else (2, 1)
