@@ -117,3 +117,52 @@ def test_atoms_may_be_given_for_a_batch_of_unknown_size(kind, sampler):
     return tfp_rb.expectation(f, kind(logits=logits), estimator, seed=[0, 1])
 
   np.testing.assert_allclose(estimate(tf.zeros([2, 3], tf.float64)), 1.0)
+
+
+def test_an_impossible_atom_may_be_given_for_a_broadcast_batch():
+  q = tfd.BatchBroadcast(tfd.Categorical(logits=np.zeros([4])), [2])
+  estimator = tfp_rb.rao_blackwellize(
+    tfp_rb.REINFORCE(), atoms=lambda q: tf.constant([[-1, 4], [2, 0]])
+  )
+  weights = estimator.sample_atoms(q, seed=[0, 1]).weights
+  np.testing.assert_allclose(weights, [[0.0] * 2, [0.25] * 2, [0.75] * 2])
+
+
+def test_the_rest_of_many_listed_values_is_summed_precisely():
+  sites = tfd.Independent(tfd.Categorical(logits=tf.zeros([3, 40])), 1)
+  estimator = tfp_rb.rao_blackwellize(
+    tfp_rb.REINFORCE(), atoms=lambda q: tf.zeros([1, 2, 3], tf.int32)
+  )
+  q = tfd.BatchBroadcast(sites, [2])
+  weights = estimator.sample_atoms(q, seed=[0, 1]).weights
+  np.testing.assert_allclose(np.sum(weights, axis=0), 1.0, rtol=1e-6)
+
+
+def test_copies_of_an_empty_batch_are_an_empty_batch():
+  q = tfd.Sample(tfd.Categorical(logits=np.zeros([0, 3])), 2)
+  f = lambda z: tf.reduce_sum(tf.cast(z, tf.float64), axis=-1)
+  assert tfp_rb.expectation(f, q, seed=[0, 1]).shape == [0]
+
+
+@pytest.mark.parametrize(
+  'wrap',
+  [
+    lambda q, n: tfd.BatchReshape(q, [1, -1]),
+    lambda q, n: tfd.BatchReshape(q, tf.stack([1, n])),
+    lambda q, n: tfd.BatchBroadcast(q, to_shape=tf.stack([1, n])),
+    lambda q, n: tfb.Shift(tf.constant(1))(tfd.BatchReshape(q, [1, -1])),
+  ],
+)
+def test_a_batch_of_unknown_size_may_be_rearranged(wrap):
+  estimator = tfp_rb.rao_blackwellize(tfp_rb.REINFORCE(), num_summed=1)
+
+  def estimate(logits):
+    q = wrap(tfd.Categorical(logits=logits), tf.shape(logits)[0])
+    f = lambda z: tf.cast(z, tf.float64)
+    return tfp_rb.expectation(f, q, estimator, seed=[0, 1])
+
+  signature = [tf.TensorSpec([None, 3], tf.float64)]
+  graph = tf.function(estimate, input_signature=signature)
+  logits = tf.constant(np.random.default_rng(0).normal(size=[4, 3]))
+  assert graph(logits).shape == [1, 4]
+  np.testing.assert_allclose(graph(logits), estimate(logits))

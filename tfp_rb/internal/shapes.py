@@ -29,14 +29,17 @@ def as_list(x):
 
 
 def _as_list(static, dynamic_fn):
+  if static.is_fully_defined():
+    return static.as_list()
+  dynamic = dynamic_fn()
+  if static.rank is None:
+    # TFP forgets what is known of a shape that is a Tensor, TensorFlow not.
+    static = tf.fill(dynamic, False).shape
   if static.rank is None:
     raise ValueError(
       'The batch and event shapes of `distribution` must have a known number '
       f'of dimensions; got {static}. Set the static shape of its parameters.'
     )
-  if static.is_fully_defined():
-    return static.as_list()
-  dynamic = dynamic_fn()
   return [
     dynamic[i] if n is None else n for i, n in enumerate(static.as_list())
   ]

@@ -309,18 +309,22 @@ class _Listed(Partition):
     self._masses = tf.where(
       tf.reduce_any(equal, axis=0), tf.zeros_like(masses), masses
     )
+    # In float64: a long sum of float32 would be off in the fourth digit.
+    rest = tf.reduce_sum(tf.cast(self._masses, tf.float64), axis=0)
     self._every = every
     self.distribution = every.distribution
     index = tf.argmax(tf.cast(equal, tf.int32), axis=1, output_type=tf.int32)
+    # As listed: the gradient by a shift passes through the values, and what is
+    # not in the support has no `log_prob`.
+    values = shapes.take(every.values, index)
     super().__init__(
-      # As listed, since the gradient by a shift passes through the values.
-      values=shapes.take(every.values, index),
+      values=values,
       log_weights=tf.where(
         tf.reduce_any(equal, axis=1),
         tf.stop_gradient(every.log_prob(values)),
         tf.constant(-np.inf, every.log_weights.dtype),
       ),
-      log_rest=tf.math.log(tf.reduce_sum(self._masses, axis=0)),
+      log_rest=tf.cast(tf.math.log(rest), masses.dtype),
       sample_rest=None,
       num_values=every.num_values,
     )

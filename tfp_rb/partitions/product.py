@@ -294,11 +294,13 @@ def _of_sample(q):
   batch_shape = base.batch_shape
   ones = [1] * len(sample_shape)
   to_shape = batch_shape + sample_shape
-  with_ones = tfd.BatchReshape(q.distribution, batch_shape + ones)
+  # TFP does not reshape an empty batch; its sites are named after the factor.
+  with_ones = of_sites = q.distribution
+  if not any(isinstance(n, int) and n == 0 for n in batch_shape):
+    with_ones = tfd.BatchReshape(q.distribution, batch_shape + ones)
+    of_sites = tfd.BatchBroadcast(with_ones, to_shape=to_shape)
   sites = Broadcast(
-    Reshaped(base, batch_shape + ones, with_ones),
-    to_shape,
-    tfd.BatchBroadcast(with_ones, to_shape=to_shape),
+    Reshaped(base, batch_shape + ones, with_ones), to_shape, of_sites
   )
   return Product(q, sites, sample_shape)
 
@@ -306,7 +308,8 @@ def _of_sample(q):
 @register(tfd.Independent, kind='wrapped')
 def _of_independent(q):
   num_dims = tf.get_static_value(q.reinterpreted_batch_ndims)
-  site_shape = shapes.batch_shape(q.distribution)
+  sites = partition_of(q.distribution)
+  site_shape = sites.batch_shape
   site_shape = site_shape[len(site_shape) - int(num_dims) :]
   if not all(isinstance(n, int) for n in site_shape):
     raise ValueError(
@@ -314,7 +317,7 @@ def _of_independent(q):
       'statically; got factors with the batch shape '
       f'{q.distribution.batch_shape}. Set the static shape of their parameters.'
     )
-  return Product(q, partition_of(q.distribution), site_shape)
+  return Product(q, sites, site_shape)
 
 
 def _without_repeats(sites):

@@ -268,16 +268,26 @@ def _of_transformed(q):
       f'`tfb.Shift` only; got `bijector` `{type(q.bijector).__name__}`. Apply '
       'the bijector inside `f` instead.'
     )
-  # A shift may have batch dimensions that the base lacks.
-  base = broadcast(
-    partition_of(q.distribution), shapes.batch_shape(q), q.distribution
-  )
-  return Shifted(base, tf.convert_to_tensor(q.bijector.shift), q)
+  base = partition_of(q.distribution)
+  shift = tf.convert_to_tensor(q.bijector.shift)
+  if shift.shape.rank != 0:
+    # A shift may have batch dimensions that the base lacks.
+    base = broadcast(base, shapes.batch_shape(q), q.distribution)
+  return Shifted(base, shift, q)
 
 
 @register(tfd.BatchReshape, kind='wrapped')
 def _of_batch_reshape(q):
-  return Reshaped(partition_of(q.distribution), shapes.batch_shape(q), q)
+  base = partition_of(q.distribution)
+  if q.batch_shape.is_fully_defined():
+    return Reshaped(base, q.batch_shape.as_list(), q)
+  # TFP's own `batch_shape_tensor` fails in graphs that do not know the shape.
+  given = tf.convert_to_tensor(q.parameters['batch_shape'])
+  others = tf.maximum(-tf.reduce_prod(given), 1)  # where one entry is -1
+  sizes = tf.where(given < 0, shapes.size(base.batch_shape) // others, given)
+  known = q.batch_shape.as_list()
+  batch_shape = [sizes[i] if n is None else n for i, n in enumerate(known)]
+  return Reshaped(base, batch_shape, q)
 
 
 @register(tfd.BatchBroadcast, kind='wrapped')
