@@ -22,6 +22,7 @@ import os
 import sys
 import time
 import traceback
+from typing import NamedTuple
 
 # As in `conftest.py`, before TensorFlow is imported.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
@@ -267,7 +268,11 @@ def check_draws(case, partition, draws, what):
 
 
 def check_partition(case):
-  """`tfp_rb.partition`: values, weights, and draws from the rest."""
+  """`tfp_rb.partition`: values, weights, and draws from the rest.
+
+  Returns:
+    has_lattice: Whether the law of the draws was checked.
+  """
   num_summed = case.problem.num_summed
   if case.problem.design not in ('top_k', 'given'):
     num_summed = min(2, case.num_values or 2)
@@ -275,7 +280,7 @@ def check_partition(case):
   partition = tfp_rb.partition(q, num_summed)
   check_best(case, partition, num_summed)
   if partition.sample_rest is None:
-    return
+    return False
   check_draws(
     case, partition, partition.sample_rest(4, case.seed), 'sample_rest'
   )
@@ -284,15 +289,16 @@ def check_partition(case):
   ends = [2.0**-53, 1.0 - 2.0**-53, 1e-9, 0.5]
   u = tf.constant(rng.choice(ends, shape))
   check_draws(case, partition, partition.rest_from_uniforms(u), 'uniforms')
-  if 'lattice' in case.problem.checks:
-    check_lattice(case, partition, num_summed)
+  if 'lattice' not in case.problem.checks:
+    return False
+  return check_lattice(case, partition, num_summed)
 
 
 def check_lattice(case, partition, num_summed):
   """Equidistant uniforms give each value its share of the rest."""
   oracle, side = case.oracle, 40
   if partition.num_uniforms > 2 or not 0 < oracle.num_rows <= 4:
-    return
+    return False
   points = (np.arange(side) + 0.5) / side
   grid = np.stack(np.meshgrid(points, points), -1).reshape([-1, 2])
   grid = grid[:, : partition.num_uniforms]
@@ -315,6 +321,7 @@ def check_lattice(case, partition, num_summed):
     expected = np.exp(log_mass[index, row] - rest)
     # Both uniforms are cut into `side` pieces.
     assert_close(counts / len(u), expected, 3.0 / side, f'law, row {row}')
+  return True
 
 
 def check_atoms(case, atoms):
@@ -470,28 +477,102 @@ def check_without(case, row, codes, log_mass, weights, num_summed):
   return others
 
 
-def expected_levels(case, codes, weights, num_summed, others, f, extra_f):
+class Observed(NamedTuple):
+  """The atoms of one call of `expectation`.
+
+  Attributes:
+    codes: Base values, `[m, rows, sites]`.
+    weights: Array of shape `[m, rows]`.
+    num_summed: Integer array of shape `[rows]`.
+    others: What `check_row` returned, for each row.
+    extra: Base values of the further draws, `[n, rows, sites]`.
+  """
+
+  codes: np.ndarray
+  weights: np.ndarray
+  num_summed: np.ndarray
+  others: list
+  extra: np.ndarray
+
+
+def observe(case, seen):
+  """Checks the atoms and where `f` was called, and returns `Observed`."""
+  oracle, atoms = case.oracle, seen.atoms
+  codes, weights, num_summed, others = check_atoms(case, atoms)
+  values = [atoms.values] + ([] if atoms.extra is None else [atoms.extra])
+  values = np.concatenate([x.numpy() for x in values])
+  if len(seen.values) != 1 or not np.array_equal(seen.values[0], values):
+    raise AssertionError('f was not called once, at the atoms')
+  extra = np.zeros([0, oracle.num_rows, oracle.num_sites])
+  if atoms.extra is not None:
+    extra = oracle.decode(atoms.extra.numpy())
+    if not np.all(oracle.log_mass(extra) > -np.inf):
+      raise AssertionError('impossible extra draws')
+  return Observed(codes, weights, num_summed, others, extra)
+
+
+def expected_levels(case, observed, offset):
   """What the baseline subtracts, `[m, rows]`, or `None` if not known."""
-  is_unknown = any(isinstance(x, str) for x in others)
-  if is_unknown and case.problem.baseline in LEAVE_ONE_OUT:
+  baseline, oracle = case.problem.baseline, case.oracle
+  is_unknown = any(isinstance(x, str) for x in observed.others)
+  if is_unknown and baseline in LEAVE_ONE_OUT:
     return None
-  norm = np.zeros_like(weights)
-  if case.problem.baseline == 'optimal':
-    norm = case.oracle.norm(codes)
+  norm = np.zeros_like(observed.weights)
+  if baseline == 'optimal':
+    norm = oracle.norm(observed.codes)
     scale = 1e4 * case.rtol * (1.0 + np.max(norm, initial=0.0))
     if np.min(norm, initial=1.0) < scale:
       return None  # a quotient of rounding errors
-  result = np.zeros_like(weights)
-  for row in range(case.oracle.num_rows):
-    others_of_row = others[row] if len(others) else None
-    result[:, row] = levels(
-      case.problem.baseline,
-      Row(
-        weights[:, row], f[:, row], int(num_summed[row]), extra_f[:, row],
-        norm[:, row], None if isinstance(others_of_row, str) else others_of_row,
-      ),
+  f = offset + oracle.f(observed.codes)[0]
+  extra_f = offset + oracle.f(observed.extra)[0]
+  result = np.zeros_like(observed.weights)
+  for i in range(oracle.num_rows):
+    others = None if is_unknown else observed.others[i]
+    num_summed = int(observed.num_summed[i])
+    row = Row(
+      observed.weights[:, i], f[:, i], num_summed, extra_f[:, i], norm[:, i],
+      others,
     )  # fmt: skip
+    result[:, i] = levels(baseline, row)
   return result
+
+
+def centred_values(case, observed):
+  """`f` less the level of the baseline, and the error that it may have.
+
+  Where a baseline follows an offset of `f`, the offset is left out, and costs
+  no more than the digits that `f` itself has lost.
+
+  Args:
+    case: A `Case`.
+    observed: `Observed`.
+
+  Returns:
+    centred: Array of shape `[m, rows]`, `None` where it is not known.
+    error: Array of that shape.
+  """
+  problem, offset = case.problem, case.problem.offset
+  g = case.oracle.f(observed.codes)[0]
+  with_offset = expected_levels(case, observed, offset)
+  without = expected_levels(case, observed, 0.0)
+  if without is None:
+    return None, None
+  difference = np.abs(with_offset - without - offset)
+  follows = np.all(difference <= 1e-9 * (1.0 + offset), axis=0)
+  drawn = np.sum(
+    observed.weights * (np.arange(len(g))[:, None] >= observed.num_summed), 0
+  )
+  num_draws = len(g) - observed.num_summed
+  if problem.baseline in LEAVE_ONE_OUT:
+    is_promised = (drawn > 0.0) & (num_draws > 1)
+    if not np.all(follows | ~is_promised):
+      raise AssertionError('a leave-one-out level does not follow an offset')
+  centred = np.where(follows, g - without, offset + g - with_offset)
+  size = np.abs(g) + np.abs(without) + 1.0
+  size = np.where(follows, size, size + offset + np.abs(with_offset))
+  relative = eps(problem.f_dtype) + eps(problem.dtype) + case.rtol
+  error = relative * size + (1.0 + len(g)) * eps(problem.f_dtype) * offset
+  return centred, 20.0 * error
 
 
 def check_expectation(case):
@@ -499,38 +580,21 @@ def check_expectation(case):
   problem, oracle = case.problem, case.oracle
   seen = Seen()
   value, gradients = case.run(case.arguments(), seen)
-  atoms = seen.atoms
-  codes, weights, num_summed, others = check_atoms(case, atoms)
-  values = [atoms.values] + ([] if atoms.extra is None else [atoms.extra])
-  if len(seen.values) != 1 or not np.array_equal(
-    seen.values[0], np.concatenate([x.numpy() for x in values])
-  ):
-    raise AssertionError('f was not called once, at the atoms')
-  extra = np.zeros([0, oracle.num_rows, oracle.num_sites])
-  if atoms.extra is not None:
-    extra = oracle.decode(atoms.extra.numpy())
-    if not np.all(oracle.log_mass(extra) > -np.inf):
-      raise AssertionError('impossible extra draws')
-  g, by_penalty, by_site = oracle.f(codes)
-  f, extra_f = problem.offset + g, problem.offset + oracle.f(extra)[0]
-  error = 20.0 * (eps(problem.f_dtype) + case.rtol)
+  observed = observe(case, seen)
+  weights = observed.weights
   if value.dtype.name != problem.f_dtype:
     raise AssertionError(f'value has dtype {value.dtype.name}')
+  f = problem.offset + oracle.f(observed.codes)[0]
+  error = 20.0 * (eps(problem.f_dtype) + case.rtol)
   expected = np.reshape(np.sum(weights * f, axis=0), oracle.layout.batch)
   scale = np.reshape(np.sum(weights * np.abs(f), axis=0), oracle.layout.batch)
   assert_close(value, expected, error * (scale + 1.0), 'value')
-  levels_ = expected_levels(
-    case, codes, weights, num_summed, others, f, extra_f
-  )
   arrays = [x.numpy().astype(np.float64) for x in gradients]
   if not all(np.all(np.isfinite(x)) for x in arrays):
-    raise AssertionError(f'gradients are not finite: {gradients}')
-  if levels_ is None:
-    return
-  check_gradients(
-    case, codes, weights, f - levels_, np.abs(f) + np.abs(levels_), by_penalty,
-    by_site, gradients,
-  )  # fmt: skip
+    raise AssertionError(f'gradients are not finite: {arrays}')
+  centred, error = centred_values(case, observed)
+  if centred is not None:
+    check_gradients(case, observed, centred, error, arrays)
 
 
 def is_at_boundary(case):
@@ -555,33 +619,32 @@ def is_at_boundary(case):
   )
 
 
-def check_gradients(
-  case, codes, weights, centred, size, by_penalty, by_site, gradients
-):
+def check_gradients(case, observed, centred, error, gradients):
+  """Gradients w.r.t. the parameters, the shift and the penalty."""
   problem, oracle = case.problem, case.oracle
-  upstream = np.ravel(oracle.numbers.upstream)
-  w = upstream * weights
-  error = 20.0 * (eps(problem.f_dtype) + case.rtol + eps(problem.dtype))
-  gradients = list(gradients)
+  codes = observed.codes
+  w = np.ravel(oracle.numbers.upstream) * observed.weights
   expected = oracle.gradients(w * centred, codes)
-  scale = oracle.gradients(w * (size + 1.0), codes)
+  bounds = oracle.gradients(w * error, codes)
+  gradients = list(gradients)
   if is_at_boundary(case):
     gradients = gradients[len(case.names) :]
   else:
     for name in case.names:
-      bound = scale[name][1] + np.max(scale[name][1], initial=1e-6)
+      bound = bounds[name][1] + np.max(bounds[name][1], initial=1e-20)
       assert_close(
-        gradients.pop(0), expected[name][0], error * bound,
-        f'gradient w.r.t. {name}',
-      )  # fmt: skip
+        gradients.pop(0), expected[name][0], bound, f'gradient w.r.t. {name}'
+      )
+  _, by_penalty, by_site = oracle.f(codes)
+  rtol = 20.0 * (eps(problem.f_dtype) + eps(problem.dtype) + case.rtol)
   if oracle.numbers.shift is not None and not oracle.family.is_integer:
     total = oracle.shift_gradient(w, by_site)
     bound = oracle.shift_gradient(w, np.abs(by_site))
     assert_close(
-      gradients.pop(0), total, error * (bound + 1.0), 'gradient w.r.t. shift'
+      gradients.pop(0), total, rtol * (bound + 1.0), 'gradient w.r.t. shift'
     )
   assert_close(
-    gradients.pop(0), np.sum(w * by_penalty), error * (np.sum(w) + 1.0),
+    gradients.pop(0), np.sum(w * by_penalty), rtol * (np.sum(w) + 1.0),
     'gradient w.r.t. penalty',
   )  # fmt: skip
 
@@ -705,27 +768,24 @@ def check(problem):
     done: Names of the optional checks that were made.
   """
   case = Case(problem)
-  check_partition(case)
+  done = ['lattice'] if check_partition(case) else []
   check_expectation(case)
-  done = []
   if 'outcomes' in problem.checks and check_outcomes(case):
     done.append('outcomes')
   for name in ('graph', 'xla'):
     if name in problem.checks:
       check_graph(case, jit_compile=name == 'xla')
       done.append(name)
-  if 'lattice' in problem.checks:
-    done.append('lattice')
   return done
 
 
 # The program.
 
 
-def failure_of(problem):
-  """Returns the error of a problem as text, `None` where it passes."""
+def attempt(problem):
+  """Returns the error of a problem as text, and the optional checks made."""
   try:
-    check(problem)
+    return None, check(problem)
   except Exception as error:  # whatever it is, it is reported
     frames = traceback.extract_tb(error.__traceback__)
     place = next(
@@ -733,8 +793,12 @@ def failure_of(problem):
     )
     where = f'{os.path.basename(place.filename)}:{place.lineno}'
     text = ' '.join(str(error).split())[:400]
-    return f'{type(error).__name__} at {where}: {text}'
-  return None
+    return f'{type(error).__name__} at {where}: {text}', []
+
+
+def failure_of(problem):
+  """Returns the error of a problem as text, `None` where it passes."""
+  return attempt(problem)[0]
 
 
 def shrink(problem, most_tries=150):
@@ -791,8 +855,8 @@ def run_seeds(seeds, without=()):
     problem = random_problem(seed)
     kept = tuple(name for name in problem.checks if name not in without)
     problem = problem.replace(checks=kept)
-    coverage.update(cells(problem))
-    error = failure_of(problem)
+    error, done = attempt(problem)
+    coverage.update([*cells(problem), *(('check', name) for name in done)])
     if error is not None:
       failures.append((seed, report(problem, error)))
   return coverage, failures
@@ -811,8 +875,6 @@ def cells(problem):
   yield 'baseline', problem.baseline
   yield 'offset', f'{problem.offset:g}'
   yield 'elsewhere', problem.elsewhere
-  for name in problem.checks:
-    yield 'check', name
 
 
 def print_coverage(coverage):
