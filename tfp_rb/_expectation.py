@@ -1,14 +1,20 @@
-"""The entry point."""
+"""The entry point `expectation`."""
 
 import tensorflow as tf
 
 from tfp_rb import baselines
-from tfp_rb.designs import CheckedIntegrand
+from tfp_rb.designs import Atoms
 from tfp_rb.estimators import REINFORCE
 from tfp_rb.estimators.base import GradientEstimator, check_estimator
 from tfp_rb.estimators.rao_blackwell import rao_blackwellize
-from tfp_rb.internal import checks, gradients, random, shapes
-from tfp_rb.internal.types import Distribution, Integrand, Seed, do_not_convert
+from tfp_rb.internal import checks, gradients, random
+from tfp_rb.internal.types import (
+  Distribution,
+  Integrand,
+  Seed,
+  StatelessSeed,
+  do_not_convert,
+)
 from tfp_rb.partitions import check_discrete
 
 __all__ = ['estimate_at', 'expectation']
@@ -22,17 +28,18 @@ def expectation(
   seed: Seed = None,
   name: str | None = None,
 ) -> tf.Tensor:
-  """Estimates `E_q[f(z)]` over a discrete `q`, and how it is differentiated.
+  """Estimates `E_q[f(z)]` for a discrete `q`, with the estimator's gradient.
 
   ```none
   value     sum_i w_i f(z_i)
   gradient  sum_i w_i g(z_i)      g is the estimator's
   ```
 
-  The value is an estimate of the expectation itself, unbiased where the
-  estimator is, never a pseudo-loss. The gradient reaches everything: the
-  parameters of `q`, variables that `f` uses, and the estimator's own variables
-  (a learned baseline). One loss and one tape train all of them.
+  The value estimates the expectation itself; it is never a pseudo-loss, and it
+  is unbiased if the estimator is. The gradient is taken with respect to
+  everything: the parameters of `q`, the variables that `f` uses, and the
+  estimator's own variables (a learned baseline). One loss and one tape train
+  all of them.
 
   Args:
     f: Callable. Takes atoms of shape `[m] + batch_shape + event_shape` and
@@ -40,12 +47,12 @@ def expectation(
       called once, with all atoms together, unless the estimator's docstring
       says otherwise.
     distribution: A discrete `tfp.distributions.Distribution`, `q`.
-    estimator: A `GradientEstimator`. Default: the most probable value is summed
-      and two of the rest are drawn, with a leave-one-out baseline, i.e.
+    estimator: A `GradientEstimator`. The default sums the most probable value
+      and draws two values from the rest, with a leave-one-out baseline:
       `rao_blackwellize(REINFORCE(baseline=baselines.LeaveOneOut(),
       num_samples=2), num_summed=1)`.
     seed: As in TFP: a stateless seed (`int32[2]`) gives the same atoms in
-      eager, graph and XLA; an `int` or `None` is stateful.
+      eager mode, in graphs and under XLA; an `int` or `None` is stateful.
     name: Python `str`, name of the scope of the operations.
 
   Returns:
@@ -53,8 +60,8 @@ def expectation(
 
   Raises:
     TypeError: `f` is not callable or returns integers, `distribution` is not
-      discrete, or `estimator` is no estimator.
-    ValueError: `f` returns another shape than `[m] + batch_shape`.
+      discrete, or `estimator` is not a `GradientEstimator`.
+    ValueError: `f` returns a shape other than `[m] + batch_shape`.
 
   #### Examples
 
@@ -78,26 +85,38 @@ def expectation(
   check_estimator(estimator)
   with tf.name_scope(name or 'expectation'):
     atom_seed, noise_seed = random.split_seed(seed, n=2)
+    # Where: the design of the estimator chooses atoms z_i and weights w_i.
     atoms = estimator.sample_atoms(distribution, atom_seed)
-    integrand = CheckedIntegrand(f, shapes.as_list(atoms.weights)[1:])
+    # The weights have shape [m] + batch_shape.
+    integrand = estimator.integrand(f, atoms)
+    # What: the estimator says what g is at each of them.
     return estimate_at(atoms, integrand, distribution, estimator, noise_seed)
 
 
-def estimate_at(atoms, f, distribution, estimator, seed):
-  """Returns the estimate, given the atoms.
+def estimate_at(
+  atoms: Atoms,
+  f: Integrand,
+  distribution: Distribution,
+  estimator: GradientEstimator,
+  seed: StatelessSeed,
+) -> tf.Tensor:
+  """Returns the estimate at given atoms.
 
   Args:
-    atoms: What `estimator.sample_atoms` returned.
-    f: Callable of atoms, as `CheckedIntegrand`.
+    atoms: The result of `estimator.sample_atoms`.
+    f: Callable of atoms that checks its results, such as a `CheckedIntegrand`.
     distribution: The distribution.
     estimator: A `GradientEstimator`.
-    seed: Stateless seed, `int32[2]`, of noise beside the atoms.
+    seed: Stateless seed, `int32[2]`, of the estimator's own noise.
 
   Returns:
     expectation: `Tensor` of `batch_shape`.
   """
   estimate = estimator.evaluate(f, distribution, atoms, seed)
   value, surrogate, auxiliary = estimator.combine(estimate, atoms)
+  # The value is that of `f`. Its gradient is that of the surrogate, and the
+  # estimator's own variables descend the auxiliary objective.
   result = gradients.value_with_gradient_of(value, surrogate, auxiliary)
-  # Sums are in the dtype of the weights; the result is in that of `f`.
+  # Sums have the dtype of the weights, at least float32. The result has that
+  # of `f`, which is the first Tensor of an estimate of one site or of many.
   return tf.cast(result, tf.nest.flatten(estimate)[0].dtype)

@@ -1,10 +1,10 @@
-"""Baselines of `REINFORCE`: what is subtracted from `f`.
+"""Baselines of `REINFORCE`: levels that are subtracted from `f`.
 
-The rule that keeps them unbiased: draw `j` may use any level computed without
-draw `j`, and the summed atoms use the mean of the levels of the draws. Summed
-atoms and draws together then cancel, because the gradients of the mass of the
-summed set and of the mass of the rest are opposite. Anything else that differs
-between atoms is biased.
+One rule keeps them unbiased: draw `j` may use any level that is computed
+without draw `j`, and the summed atoms use the mean of the levels of the draws.
+The contributions of summed atoms and draws then cancel, because the gradients
+of the mass of the summed set and of the mass of the rest add up to 0. Any other
+level that differs between atoms gives a biased gradient.
 """
 
 from tfp_rb.baselines.base import Baseline, Correction

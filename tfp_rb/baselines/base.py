@@ -1,8 +1,8 @@
-"""What a baseline is, and what levels are made of."""
+"""The base class of baselines, and the sums that their levels share."""
 
 import abc
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import tensorflow as tf
 
@@ -22,7 +22,7 @@ __all__ = [
 
 
 class Correction(NamedTuple):
-  """What a baseline answers.
+  """The level of a baseline, and the objective that trains it.
 
   Attributes:
     level: `Tensor` that broadcasts to `[m] + batch_shape`, subtracted from `f`.
@@ -49,8 +49,15 @@ class Baseline(Configurable, metaclass=abc.ABCMeta):
   ```
   """
 
+  @property
+  def why_not_pooled(self) -> str | None:
+    """Why a pool refuses the baseline; `None` if it does not."""
+    return (
+      f'`{type(self).__name__}` needs the atoms of each batch member apart.'
+    )
+
   def num_extra(self, num_atoms: int) -> int:
-    """Number of further draws from `q` at which `f` is to be evaluated."""
+    """Returns the number of further draws from `q` at which `f` is needed."""
     del num_atoms
     return 0
 
@@ -75,40 +82,49 @@ class Baseline(Configurable, metaclass=abc.ABCMeta):
     """
 
 
-def is_baseline(x):
-  """Whether an argument is a `Baseline`, not a number."""
+def is_baseline(x: Any) -> TypeGuard[Baseline]:
+  """Returns whether an argument is a `Baseline`, not a number."""
   return isinstance(x, Baseline)
 
 
 class DrawsAndSums(NamedTuple):
-  """What leave-one-out baselines are made of, all of `batch_shape`.
+  """Quantities from which leave-one-out baselines are computed."""
 
-  `draws` is 1 at the draws and 0 at the summed atoms, `[m] + batch_shape`.
-  """
-
-  draws: tf.Tensor
-  num_draws: tf.Tensor
+  draws: tf.Tensor  # [m] + batch_shape, 1 at draws and 0 at summed atoms
+  num_draws: tf.Tensor  # batch_shape
   weights: tf.Tensor  # [m] + batch_shape, in the dtype of `f`
-  summed_weight: tf.Tensor
-  rest_weight: tf.Tensor
-  of_others: Callable | None  # `Atoms.mean_of_others`
+  summed_weight: tf.Tensor  # batch_shape, the mass of the summed atoms
+  rest_weight: tf.Tensor  # batch_shape, `q(rest)`
+  of_others: Callable[[tf.Tensor], tf.Tensor] | None  # as in `Atoms`
 
-  def summed(self, x):
-    """Sum over the summed atoms of `q(z) x(z)`."""
+  def summed(self, x: tf.Tensor) -> tf.Tensor:
+    """Returns the sum over the summed atoms of `q(z) x(z)`, `batch_shape`."""
     return tf.reduce_sum((1.0 - self.draws) * self.weights * x, axis=0)
 
-  def mean_of_others(self, x):
-    """For each draw an estimate of `E[x | rest]`, unbiased given the draw."""
+  def mean_of_others(self, x: tf.Tensor) -> tf.Tensor:
+    """Returns an estimate of `E[x | rest]` for each draw, without that draw."""
     if self.of_others is not None:
       return self.of_others(x)
     total = tf.reduce_sum(self.draws * x, axis=0)
+    # A row with one draw has no others; the mean over them counts as 0.
     return tf.math.divide_no_nan(
       total - self.draws * x, self.num_draws - self.draws
     )
 
-  def level(self, level_of_draw):
-    """Levels of the draws as given, their mean for the summed atoms."""
-    # Weighted, since draws without replacement do not weigh the same.
+  def level(self, level_of_draw: tf.Tensor) -> tf.Tensor:
+    """Returns the given levels at the draws, their mean at the summed atoms.
+
+    Only this mean is unbiased. The summed atoms add `-b grad q(summed)` to the
+    gradient, the draws add `-mean_j b_j grad q(rest)` on average, and the two
+    gradients of masses add up to 0.
+
+    Args:
+      level_of_draw: `Tensor` of shape `[m] + batch_shape`.
+
+    Returns:
+      level: `Tensor` of shape `[m] + batch_shape`.
+    """
+    # Draws without replacement have different weights, so the mean is weighted.
     mean = tf.math.divide_no_nan(
       tf.reduce_sum(self.draws * self.weights * level_of_draw, axis=0),
       self.rest_weight,
@@ -116,7 +132,17 @@ class DrawsAndSums(NamedTuple):
     return self.draws * level_of_draw + (1.0 - self.draws) * mean
 
 
-def draws_and_sums(name, atoms, value):
+def draws_and_sums(name: str, atoms: Atoms, value: tf.Tensor) -> DrawsAndSums:
+  """Returns the `DrawsAndSums` of atoms, or raises if nothing can be left out.
+
+  Args:
+    name: Python `str`, the baseline that asks.
+    atoms: `Atoms`.
+    value: `Tensor` of shape `[m] + batch_shape`, `f` at the atoms.
+
+  Returns:
+    parts: `DrawsAndSums`.
+  """
   num_atoms = value.shape[0]
   nothing_drawn = (
     isinstance(atoms.num_summed, int) and atoms.num_summed == num_atoms
@@ -140,13 +166,15 @@ def draws_and_sums(name, atoms, value):
   )
 
 
-def mean_over_draws(x, atoms, keep_batch=True):
-  """Mean of `x` over the draws, in proportion to their weights.
+def mean_over_draws(
+  x: tf.Tensor, atoms: Atoms, keep_batch: bool = True
+) -> tf.Tensor:
+  """Returns the mean of `x` over the draws, in proportion to their weights.
 
   Args:
     x: `Tensor` of shape `[m] + batch_shape`.
     atoms: `Atoms`.
-    keep_batch: Python `bool`, whether to average each batch member apart.
+    keep_batch: Python `bool`, whether each batch member has its own mean.
 
   Returns:
     mean: `Tensor` of `batch_shape`, or a scalar; 0 where nothing is drawn (the
@@ -154,7 +182,7 @@ def mean_over_draws(x, atoms, keep_batch=True):
   """
   weights = tf.cast(atoms.weights, x.dtype)
   weights = tf.where(is_draw(atoms), weights, tf.zeros_like(weights))
-  # Each batch member counts alike, however small its rest.
+  # Every batch member has the same influence, even if its rest is small.
   weights = tf.math.divide_no_nan(weights, tf.reduce_sum(weights, axis=0))
   if keep_batch:
     return tf.reduce_sum(weights * x, axis=0)
@@ -163,8 +191,8 @@ def mean_over_draws(x, atoms, keep_batch=True):
   )
 
 
-def check_level(level, value):
-  """Returns a baseline given by the user as a `Tensor` like `value[0]`."""
+def check_level(level: Any, value: tf.Tensor) -> tf.Tensor:
+  """Returns a user's baseline as a `Tensor` that broadcasts to `value[0]`."""
   level = tf.convert_to_tensor(level, dtype_hint=value.dtype)
   if not _broadcasts_to(level.shape, value.shape[1:]):
     raise ValueError(
@@ -175,7 +203,8 @@ def check_level(level, value):
   return tf.cast(level, value.dtype)
 
 
-def _broadcasts_to(shape, target):
+def _broadcasts_to(shape: tf.TensorShape, target: tf.TensorShape) -> bool:
+  # A level with more dimensions than the batch would enlarge the result.
   try:
     return tf.broadcast_static_shape(shape, target).is_compatible_with(target)
   except ValueError:

@@ -1,4 +1,4 @@
-"""A given level."""
+"""A baseline with a given level."""
 
 import numpy as np
 import tensorflow as tf
@@ -15,8 +15,8 @@ from tfp_rb.internal.types import Distribution, Numeric
 __all__ = ['Constant', 'as_baseline']
 
 
-def as_baseline(baseline):
-  """Returns the `Baseline` that `REINFORCE(baseline=...)` was given.
+def as_baseline(baseline: Baseline | Numeric | None) -> Baseline:
+  """Returns the argument of `REINFORCE(baseline=...)` as a `Baseline`.
 
   Args:
     baseline: A `Baseline`, a number, a `Tensor` or `None`.
@@ -37,9 +37,10 @@ def as_baseline(baseline):
 
 
 class Constant(Baseline):
-  """A given level, one for all or one for each batch member.
+  """Subtracts a given level, one for all rows or one for each batch member.
 
-  Unbiased; no further evaluation of `f`. `REINFORCE(baseline=3.)` makes one.
+  Unbiased; needs no further evaluation of `f`. `REINFORCE(baseline=3.)` uses
+  it.
 
   #### Examples
 
@@ -58,6 +59,8 @@ class Constant(Baseline):
     super().__init__(name=name)
     self.level = level
 
+  why_not_pooled = None
+
   def evaluate(
     self,
     distribution: Distribution,
@@ -65,5 +68,9 @@ class Constant(Baseline):
     value: tf.Tensor,
     extra_value: tf.Tensor,
   ) -> Correction:
-    del distribution, atoms, extra_value
-    return Correction(check_level(self.level, value))
+    del distribution, extra_value
+    level = tf.convert_to_tensor(self.level, dtype_hint=value.dtype)
+    if atoms.pool is not None and level.shape.rank:
+      level = tf.gather(tf.reshape(level, [-1]), atoms.pool.rows)
+      return Correction(tf.cast(level, value.dtype))
+    return Correction(check_level(level, value))

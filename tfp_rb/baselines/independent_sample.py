@@ -10,13 +10,13 @@ __all__ = ['IndependentSample']
 
 
 class IndependentSample(Baseline):
-  """`f` at an independent draw `z'` from the whole distribution: REINFORCE+.
+  """Subtracts `f` at an independent draw `z'` from `q`: REINFORCE+.
 
-  Unbiased. With `shared=True` one `z'` serves all atoms: one further evaluation
-  of `f`, and no noise is left when all values are summed. With `shared=False`
-  every atom has a `z'` of its own, as in the code of [1]: as many further
-  evaluations as there are atoms, and a floor of `sum_z q(z)^2 Var[g(z)]` of
-  the variance that Rao-Blackwellization cannot remove.
+  Unbiased. With `shared=True` all atoms share one `z'`. This costs one further
+  evaluation of `f` and leaves no noise when all values are summed. With
+  `shared=False` every atom has its own `z'`, as in the code of [1]. This costs
+  as many further evaluations as there are atoms, and Rao-Blackwellization
+  cannot reduce the variance below `sum_z q(z)^2 Var[g(z)]`.
 
   #### Examples
 
@@ -28,7 +28,7 @@ class IndependentSample(Baseline):
   #### References
 
   [1] Runjing Liu et al. Rao-Blackwellized stochastic gradients for discrete
-      distributions. ICML 2019, section 5. https://arxiv.org/abs/1810.04777
+      distributions. ICML 2019, equation (23). https://arxiv.org/abs/1810.04777
   """
 
   def __init__(self, shared: bool = True, *, name: str | None = None) -> None:
@@ -52,4 +52,5 @@ class IndependentSample(Baseline):
     extra_value: tf.Tensor,
   ) -> Correction:
     del distribution, atoms, value
+    # [1] + batch_shape if shared, otherwise [m] + batch_shape.
     return Correction(extra_value)

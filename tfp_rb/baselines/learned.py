@@ -10,13 +10,13 @@ __all__ = ['Learned']
 
 
 class Learned(Baseline):
-  """One scalar variable, learned by regression on the draws.
+  """Subtracts one scalar variable, learned by regression on the draws.
 
-  Unbiased; no further evaluation of `f`. The mean over the draws of
-  `(f - b)^2` travels in `auxiliary` and reaches only this variable, so the
-  optimizer that trains the model with `loss` trains the baseline, too, if it is
-  given `estimator.trainable_variables` beside the model's. It is
-  taken over the draws from the rest, since only these have variance.
+  Unbiased; needs no further evaluation of `f`. The objective is the mean of
+  `(f - b)^2` over the draws from the rest, since only these have variance. It
+  is passed on as `auxiliary` and has a gradient w.r.t. this variable only. The
+  optimizer of the model also trains the baseline if you give it
+  `estimator.trainable_variables` in addition to the variables of the model.
 
   #### Examples
 
@@ -42,12 +42,13 @@ class Learned(Baseline):
     """
     super().__init__(name=name)
     self.initial_value = initial_value
-    has_dtype = hasattr(initial_value, 'dtype')
     self.level = tf.Variable(
       initial_value,
-      dtype=initial_value.dtype if has_dtype else tf.float32,
+      dtype=getattr(initial_value, 'dtype', tf.float32),
       name='level',
     )
+
+  why_not_pooled = None
 
   def evaluate(
     self,
@@ -58,6 +59,7 @@ class Learned(Baseline):
   ) -> Correction:
     del distribution, extra_value
     level = tf.cast(self.level, value.dtype)
+    # `value` is a constant here, so the regression trains only the level.
     return Correction(
       tf.stop_gradient(level), mean_over_draws((value - level) ** 2, atoms)
     )

@@ -1,4 +1,4 @@
-"""The other draws as a baseline."""
+"""A baseline made of the other draws."""
 
 from typing import Literal
 
@@ -12,11 +12,11 @@ __all__ = ['LeaveOneOut']
 
 
 class LeaveOneOut(Baseline):
-  """For each draw, what the other draws and the summed atoms say of `f`.
+  """Subtracts from each draw a mean of `f` over the other atoms.
 
-  Unbiased, and free: no further evaluation of `f`. With `B` the sum of `q f`
-  over the summed atoms, `R = q(rest)`, `M` draws and `mu_j` the mean of `f`
-  over the draws other than `j`,
+  Unbiased; needs no further evaluation of `f`. Let `B` be the sum of `q f` over
+  the summed atoms, `R = q(rest)`, `M` the number of draws and `mu_j` the mean
+  of `f` over the draws other than `j`:
 
   ```none
   'rest':   b_j = mu_j                    aims at E[f | rest]
@@ -24,18 +24,20 @@ class LeaveOneOut(Baseline):
   'mixed':  b_j = h B + (1 - (1 - R) h) mu_j,   h = R / (2 (M - 1)^2)
   ```
 
-  Without summed atoms the three coincide; they ignore a constant added to `f`.
-  After the summation only the draws have variance, so `E[f | rest]` is the
-  right aim; 'all' misses it but is less noisy. 'mixed' leans towards 'all'
-  only where `mu_j` is a single draw and the rest is heavy.
+  Without summed atoms the three forms coincide. A constant added to `f` has no
+  effect on any of them. After the summation only the draws have variance, so
+  `E[f | rest]` is the right target; 'all' misses it but is less noisy. 'mixed'
+  approaches 'all' only if `mu_j` is a single draw and the rest is heavy.
 
-  With one draw there is no other one; then `b = B / (1 - R)`, the mean of `f`
-  over the summed atoms, in every form. It is the only choice that ignores an
-  added constant; `f` lower at the likely atoms than elsewhere is its weak spot.
+  With one draw there is no other draw. Every form then uses `b = B / (1 - R)`,
+  the mean of `f` over the summed atoms. No other choice is free of the effect
+  of an added constant. It is weak if `f` is lower at the likely atoms than
+  elsewhere.
 
-  By enumeration over 41,755 problems (3 to 10 values, 1 to 5 of them summed,
-  flat to concentrated `q`; `f` random, shifted, with outliers, low where `q` is
-  high), variance over that of the better of 'rest' and 'all':
+  The table shows the variance divided by that of the better of 'rest' and
+  'all', by enumeration of 41,755 problems (3 to 10 values, 1 to 5 of them
+  summed, flat to concentrated `q`; `f` random, shifted, with outliers, low
+  where `q` is high):
 
   ```none
             geometric mean   median    95 %    99 %   largest
@@ -45,13 +47,13 @@ class LeaveOneOut(Baseline):
   none           5.0          1.4     325    3150      2e10
   ```
 
-  Of the shares that depend on `q` alone only 0, i.e. 'rest', bounds that ratio:
-  where `f` happens to be constant on the rest, 'rest' has no variance at all,
-  and any other share has some. It is little: in units of `R^2 Var[f] / M`
-  'mixed' is nowhere more than 0.11 above 'rest', 'all' up to 7.9. With one draw
-  (23,491 problems), variance over the least of `b = 0`, `B` and `B / (1 - R)`:
-  geometric means 3.1, 2.2 and 1.7; 95 % quantiles 150, 29 and 14. All figures:
-  `python examples/benchmarks/leave_one_out.py`.
+  If `f` happens to be constant on the rest, 'rest' has no variance at all and
+  the other forms have some, so their largest ratios are not bounded. The excess
+  of 'mixed' is small: in units of `R^2 Var[f] / M` it is at most 0.11 above
+  'rest', that of 'all' up to 7.9. With one draw (23,491 problems) the variances
+  of `b = 0`, `B` and `B / (1 - R)`, divided by the least of the three, have
+  geometric means 3.1, 2.2 and 1.7 and 95 % quantiles 150, 29 and 14. The
+  command for all figures is `python examples/benchmarks/leave_one_out.py`.
 
   #### Examples
 
@@ -103,16 +105,19 @@ class LeaveOneOut(Baseline):
   ) -> Correction:
     del distribution, extra_value
     parts = draws_and_sums('LeaveOneOut', atoms, value)
-    summed = parts.summed(value)
-    others = parts.mean_of_others(value)
-    rest = parts.rest_weight
+    summed = parts.summed(value)  # batch_shape, the `B` above
+    others = parts.mean_of_others(value)  # [m] + batch_shape, `mu_j`
+    rest = parts.rest_weight  # batch_shape, `R`
     if self.form == 'rest':
       share = tf.zeros_like(rest)
     elif self.form == 'all':
       share = tf.ones_like(rest)
     else:
       share = tf.math.divide_no_nan(rest, 2.0 * (parts.num_draws - 1.0) ** 2)
+    # The coefficients give the levels of the three forms, and an added
+    # constant c raises each of them by c.
     level = share * summed + (1.0 - share * parts.summed_weight) * others
+    # The level of a row with a single draw.
     alone = tf.math.divide_no_nan(summed, parts.summed_weight)
     return Correction(
       parts.level(tf.where(parts.num_draws > 1.0, level, alone))

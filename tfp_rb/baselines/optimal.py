@@ -10,17 +10,17 @@ __all__ = ['Optimal']
 
 
 class Optimal(Baseline):
-  """The level of least variance, estimated for each draw without that draw.
+  """Subtracts the level of least variance, estimated without the draw itself.
 
   ```none
   b = E[f |s|^2] / E[|s|^2],    s = score with respect to the logits
   ```
 
-  Unbiased; no further evaluation of `f`. The expectations are taken over the
-  summed atoms, exactly, and the draws other than `j`. The original in [1]
-  estimates the ratio from the very draws that it corrects, which biases the
-  gradient. For families without logits the score is that by the natural
-  parameter (log-rate and so on); for a product, that of all its sites.
+  Unbiased; needs no further evaluation of `f`. The expectations for draw `j`
+  sum the summed atoms exactly and average over the draws other than `j`. The
+  original in [1] estimates the ratio from the same draws that it corrects,
+  which biases the gradient. Families without logits use the score w.r.t. the
+  natural parameter (log-rate and so on), products that of all their sites.
 
   #### Examples
 
@@ -54,16 +54,15 @@ class Optimal(Baseline):
         'ones. Use `tfp_rb.samplers.IID()`, or another baseline, e.g. '
         '`baselines.IndependentSample()`.'
       )
-    score_norm = atoms.partition.score_norm(atoms.values)
+    score_norm = atoms.partition.score_norm(atoms.values)  # [m] + batch_shape
     score_norm = tf.stop_gradient(tf.cast(score_norm, value.dtype))
 
-    def expected(x):
+    def expected(x: tf.Tensor) -> tf.Tensor:
+      # E[x] for each draw, estimated without it.
       return parts.summed(x) + parts.rest_weight * parts.mean_of_others(x)
 
-    return Correction(
-      parts.level(
-        tf.math.divide_no_nan(
-          expected(score_norm * value), expected(score_norm)
-        )
-      )
+    # The score of a distribution with a single value is 0.
+    level = tf.math.divide_no_nan(
+      expected(score_norm * value), expected(score_norm)
     )
+    return Correction(parts.level(level))

@@ -6,6 +6,7 @@ from typing import NamedTuple, TypeAlias
 import tensorflow as tf
 
 from tfp_rb.internal import shapes
+from tfp_rb.internal.types import Distribution, StatelessSeed
 from tfp_rb.partitions import (
   NotRegisteredError,
   Partition,
@@ -15,6 +16,7 @@ from tfp_rb.partitions import (
 
 __all__ = [
   'Atoms',
+  'Pool',
   'Whole',
   'draw',
   'everything',
@@ -23,15 +25,29 @@ __all__ = [
   'whole_of',
 ]
 
-# A distribution as estimators and designs see it: its partition, in which
-# nothing is summed yet.
+# A distribution as estimators and designs see it: the partition with k = 0,
+# whose rest is the whole support.
 Whole: TypeAlias = Partition
+
+
+class Pool(NamedTuple):
+  """To which rows the atoms of a pool belong.
+
+  Attributes:
+    rows: `int32` `Tensor` of shape `[N]`, an index into the flattened batch.
+    anchors: `Tensor` of shape `[N]`. The atoms of a row that are included for
+      certain have their share of the probability here, which sum to 1; the
+      others have 0. So the sum of `anchors * f` is a constant of each row.
+  """
+
+  rows: tf.Tensor
+  anchors: tf.Tensor
 
 
 class Atoms(NamedTuple):
   """Points `z_i` and weights `w_i` of an estimate `sum_i w_i g(z_i)`.
 
-  Along the first axis the summed atoms come first, the draws after them.
+  The summed atoms come first along the first axis, then the draws.
 
   Attributes:
     values: `Tensor` of shape `[m] + batch_shape + event_shape`.
@@ -41,50 +57,56 @@ class Atoms(NamedTuple):
     log_prob: `Tensor` of shape `[m] + batch_shape`, the `log q(z_i)` that is
       differentiated.
     num_summed: Python `int`, or `int32` `Tensor` of `batch_shape` where the
-      rows differ: how many atoms are summed, not drawn.
-    mean_of_others: Callable, `x` of shape `[m] + batch_shape` to estimates of
-      `E[x | rest]`, linear in `x`, of that shape: at draw `j` one that is
-      unbiased given draw `j`. `None` where the draws are independent: then it
-      is the mean over the others.
-    partition: The whole `Partition` of the distribution: what is known of it.
+      rows differ: the number of atoms that are summed, not drawn.
+    partition: The whole `Partition` of the distribution.
+    mean_of_others: Callable that maps `x` of shape `[m] + batch_shape` to
+      estimates of `E[x | rest]` of the same shape. They are linear in `x`, and
+      the one at draw `j` is unbiased given draw `j`. `None` if the draws are
+      independent; the mean over the other draws does it then.
     extra: `Tensor` of shape `[n] + batch_shape + event_shape`, independent
       draws from the whole distribution at which a baseline evaluates `f`;
       `None` if there are none.
+    pool: `Pool`, if one budget serves all rows of the batch: then the atoms are
+      `[N] + event_shape`, and weights and log-probabilities `[N]`.
   """
 
   values: tf.Tensor
   weights: tf.Tensor
   log_prob: tf.Tensor
   num_summed: int | tf.Tensor
+  partition: Whole
   mean_of_others: Callable[[tf.Tensor], tf.Tensor] | None = None
-  partition: Partition | None = None
   extra: tf.Tensor | None = None
+  pool: Pool | None = None
 
 
-def is_draw(atoms):
-  """Which atoms are draws: Boolean `Tensor` of shape `[m] + batch_shape`."""
-  num_atoms, rank = atoms.weights.shape[0], atoms.weights.shape.rank
+def is_draw(atoms: Atoms) -> tf.Tensor:
+  """Returns which atoms are draws, Booleans of shape `[m] + batch_shape`."""
+  num_atoms, rank = shapes.leading(atoms.weights), atoms.weights.shape.rank
   index = tf.reshape(tf.range(num_atoms), [-1] + [1] * (rank - 1))
   return tf.broadcast_to(index >= atoms.num_summed, tf.shape(atoms.weights))
 
 
-def whole_of(distribution):
-  """Returns the whole partition, or one that can only draw where none exists.
+def whole_of(distribution: Distribution) -> Whole:
+  """Returns the whole partition of any discrete distribution.
 
   Args:
     distribution: A discrete `tfp.distributions.Distribution`.
 
   Returns:
-    whole: A `Partition`. A registered family draws alike in eager mode, in
-      graphs and under XLA; any other one draws by its own `sample`.
+    whole: A `Partition`. A registered family draws the same values in eager
+      mode, in graphs and under XLA. The partition of any other distribution
+      can only draw, with the `sample` method of the distribution.
   """
   try:
     return partition_of(distribution)
   except NotRegisteredError as error:
+    # REINFORCE without sums needs only `sample` and `log_prob`. The error is
+    # raised when an estimator asks for more.
     return Sampled(distribution, error)
 
 
-def draw(whole, num_draws, seed):
+def draw(whole: Whole, num_draws: int, seed: StatelessSeed) -> Atoms:
   """Returns `Atoms` of independent draws from the whole distribution.
 
   Args:
@@ -95,24 +117,32 @@ def draw(whole, num_draws, seed):
   Returns:
     atoms: `Atoms` with `num_summed=0` and weights `1 / num_draws`.
   """
-  values = whole.draw_rest(num_draws, seed)
-  log_prob = whole.log_prob(values)
+  # Nothing is summed in the whole, so its rest is everything.
+  values = whole.draw_rest(num_draws, seed)  # [m] + batch_shape + event_shape
+  log_prob = whole.log_prob(values)  # [m] + batch_shape
   weights = tf.fill(
     shapes.as_list(log_prob), tf.constant(1.0 / num_draws, log_prob.dtype)
   )
   return Atoms(values, weights, log_prob, num_summed=0, partition=whole)
 
 
-def everything(whole):
-  """Returns `Atoms` of all values of a finite support."""
-  every = whole.best(whole.num_values)
-  return make_atoms(whole, every, every.values, every.weights, whole.num_values)
+def everything(whole: Whole, num_values: int) -> Atoms:
+  """Returns `Atoms` of all `num_values` values of a finite support."""
+  every = whole.best(num_values)
+  return make_atoms(whole, every, every.values, every.weights, num_values)
 
 
-def make_atoms(whole, best, values, weights, num_summed, mean_of_others=None):
-  """Returns `Atoms` in which an atom of weight 0 is the most probable one.
+def make_atoms(
+  whole: Whole,
+  best: Partition,
+  values: tf.Tensor,
+  weights: tf.Tensor,
+  num_summed: int | tf.Tensor,
+  mean_of_others: Callable[[tf.Tensor], tf.Tensor] | None = None,
+) -> Atoms:
+  """Returns `Atoms` in which the mode replaces every atom of weight 0.
 
-  So neither `f` nor its derivative, nor that of `log q`, is ever evaluated at a
+  Neither `f` nor its derivative, nor that of `log q`, is then evaluated at a
   value that cannot occur, and a weight of 0 always multiplies finite numbers.
 
   Args:
@@ -126,8 +156,10 @@ def make_atoms(whole, best, values, weights, num_summed, mean_of_others=None):
   Returns:
     atoms: `Atoms`.
   """
+  # The gradient enters through `log_prob` and `f` only. Gradients through the
+  # weights would count it twice.
   weights = tf.stop_gradient(weights)
   possible = shapes.with_event_rank(weights > 0.0, values)
   values = tf.where(possible, values, best.values[:1])
-  log_prob = whole.log_prob(values)
-  return Atoms(values, weights, log_prob, num_summed, mean_of_others, whole)
+  log_prob = whole.log_prob(values)  # [m] + batch_shape
+  return Atoms(values, weights, log_prob, num_summed, whole, mean_of_others)

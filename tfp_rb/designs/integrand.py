@@ -1,4 +1,4 @@
-"""What is averaged over the atoms: the user's `f`, checked."""
+"""The integrand: the user's `f`, with checks of what it returns."""
 
 from typing import Any, NamedTuple
 
@@ -9,30 +9,30 @@ from tfp_rb.internal.types import Integrand
 
 __all__ = ['CheckedIntegrand', 'EVALUATION', 'Evaluation', 'evaluate']
 
-# Name of the operation that hands atoms to the user's `f`.
+# Name of the operation that passes atoms to the user's `f`.
 EVALUATION = 'atoms_of_f'
 
 
 class Evaluation(NamedTuple):
-  """An integrand at the atoms, both of shape `[m] + batch_shape`.
+  """The results of an integrand at the atoms, of shape `[m] + batch_shape`.
 
   Attributes:
-    value: `Tensor`, what is averaged.
-    signal: `Tensor`, what multiplies the score. It differs from `value` where
-      the integrand contains `log q` itself: then it is
-      `value + d value / d log q`, and a baseline is a baseline of that.
+    value: `Tensor` that is averaged.
+    signal: `Tensor` that multiplies the score. It differs from `value` if the
+      integrand contains `log q` itself: then it is `value + d value / d log q`,
+      and baselines estimate this sum.
   """
 
   value: tf.Tensor
   signal: tf.Tensor
 
 
-def evaluate(f, values):
+def evaluate(f: Integrand, values: tf.Tensor) -> Evaluation:
   """Returns the `Evaluation` of an integrand at atoms.
 
   Args:
-    f: Callable of atoms. Where it contains `log q`, it has a method `evaluate`;
-      the signal of any other one is its value.
+    f: Callable of atoms. If it contains `log q`, it has a method `evaluate`.
+      The signal of any other integrand is its value.
     values: `Tensor` of shape `[m] + batch_shape + event_shape`.
 
   Returns:
@@ -45,7 +45,7 @@ def evaluate(f, values):
 
 
 class CheckedIntegrand:
-  """The user's `f`, whose results are checked.
+  """Calls the user's `f` and checks its results.
 
   An exception that `f` raises passes through unchanged.
 
@@ -66,14 +66,15 @@ class CheckedIntegrand:
     self.name = name
 
   def __call__(self, values: tf.Tensor) -> tf.Tensor:
-    """Returns `f(values)`, `[m] + batch_shape`, floating."""
+    """Returns `f(values)`, floating-point, of shape `[m] + batch_shape`."""
     # The name lets diagnostics find the calls of `f` in a graph.
     values = tf.identity(values, name=EVALUATION)
     return self._check(self._f(values), values)
 
   def _check(self, result: Any, values: tf.Tensor) -> tf.Tensor:
-    """Returns what `f` returned at `values`, if that is right."""
+    """Returns the result of `f` as a `Tensor`, or raises if it is wrong."""
     name = self.name
+    # TensorFlow would stack a list, and a missing `return` gives None.
     if result is None or isinstance(result, (dict, list, tuple, set)):
       advice = 'Add a `return`.' if result is None else 'Return one Tensor.'
       raise TypeError(
@@ -85,7 +86,7 @@ class CheckedIntegrand:
         f'`{name}` must return a floating-point Tensor; got dtype '
         f'{result.dtype.name}. Cast it, e.g. by `tf.cast(..., tf.float32)`.'
       )
-    shape = [shapes.leading(values), *self._batch_shape]
+    shape = [shapes.leading(values), *self._batch_shape]  # [m] + batch_shape
     expected = tf.TensorShape(
       [n if isinstance(n, int) else None for n in shape]
     )
@@ -98,7 +99,8 @@ class CheckedIntegrand:
       raise ValueError(message)
     if result.shape.is_fully_defined() and expected.is_fully_defined():
       return result
-    # A size that is not known while tracing could be broadcast silently.
+    # Where a size is unknown while tracing, [m, 1] would pass the check above
+    # and be broadcast silently.
     is_right = tf.debugging.assert_equal(
       tf.shape(result), tf.stack(shape), message=message
     )

@@ -1,7 +1,8 @@
 """How the rest is drawn: independently, stratified, or without replacement."""
 
 import abc
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -9,7 +10,7 @@ import tensorflow as tf
 from tfp_rb.designs import subsets
 from tfp_rb.internal import random, shapes
 from tfp_rb.internal.config import Configurable
-from tfp_rb.internal.types import Distribution, Integrand, StatelessSeed
+from tfp_rb.internal.types import Distribution, StatelessSeed
 from tfp_rb.partitions import Partition
 
 __all__ = [
@@ -23,19 +24,19 @@ __all__ = [
 
 
 class Draws(NamedTuple):
-  """What a sampler draws from the rest.
+  """Draws from the rest, and the weights that average over them.
 
   Attributes:
     values: `Tensor` of shape `[M] + batch_shape + event_shape`.
-    shares: `Tensor` of shape `[M] + batch_shape`, constants that sum to 1; the
-      mean of `x` over the rest is estimated by `sum_j shares[j] x[j]`.
-    mean_of_others: Callable, as in `Atoms`, for the draws alone; `None` where
+    shares: `Tensor` of shape `[M] + batch_shape`, constants that sum to 1. The
+      estimate of the mean of `x` over the rest is `sum_j shares[j] x[j]`.
+    mean_of_others: Callable as in `Atoms`, but for the draws alone; `None` if
       they are independent.
   """
 
   values: tf.Tensor
   shares: tf.Tensor
-  mean_of_others: Integrand | None = None
+  mean_of_others: Callable[[tf.Tensor], tf.Tensor] | None = None
 
 
 class Sampler(Configurable, metaclass=abc.ABCMeta):
@@ -54,7 +55,7 @@ class Sampler(Configurable, metaclass=abc.ABCMeta):
   is_independent = False  # whether the draws are independent
 
   def check(self, num_draws: int) -> None:
-    """Raises where so many draws cannot be made."""
+    """Raises `ValueError` if the sampler cannot make this many draws."""
     del num_draws
 
   @abc.abstractmethod
@@ -78,7 +79,7 @@ class Sampler(Configurable, metaclass=abc.ABCMeta):
     """
 
 
-def check_sampler(sampler):
+def check_sampler(sampler: Any) -> None:
   """Raises `TypeError` unless an argument is a `Sampler`."""
   if not isinstance(sampler, Sampler):
     raise TypeError(
@@ -88,7 +89,7 @@ def check_sampler(sampler):
 
 
 class IID(Sampler):
-  """Independent draws, the default.
+  """Draws independently; this is the default.
 
   Unbiased with every estimator and every baseline.
 
@@ -114,14 +115,15 @@ class IID(Sampler):
 
 
 class Stratified(Sampler):
-  """Draws spread over the rest: one from each of `M` equal shares of its mass.
+  """Draws one value from each of `M` equal shares of the mass of the rest.
 
-  Unbiased with every estimator and every baseline but `LeaveOneOut` and
-  `Optimal`, which need to know what the other draws say given one of them.
-  Each draw alone follows `q` given the rest. Several uniforms make a draw of
-  some families (a block and a place in it; the sites of a product): each is
-  stratified, in an order of its own. Beside one inverse CDF the variance can
-  then exceed that of independent draws, by a factor of at most `M / (M - 1)`.
+  Unbiased with every estimator, and with every baseline except `LeaveOneOut`
+  and `Optimal`, which need the mean over the other draws given one of them.
+  Each draw alone follows `q` given the rest. Some families make a draw from
+  several uniforms (a block and a place in it; the sites of a product). Each of
+  these is stratified, in its own random order. The variance can then exceed
+  that of independent draws, by a factor of at most `M / (M - 1)`; with a single
+  uniform per draw it cannot.
 
   #### Examples
 
@@ -158,7 +160,8 @@ class Stratified(Sampler):
       random.stratified_uniform(shape, seed)
     )
 
-    def mean_of_others(x):
+    # Raises when a baseline asks, because other baselines work well.
+    def mean_of_others(x: tf.Tensor) -> tf.Tensor:
       raise ValueError(
         '`baselines.LeaveOneOut` needs draws that are independent or without '
         'replacement, but `sampler` is `samplers.Stratified()`, whose other '
@@ -169,25 +172,27 @@ class Stratified(Sampler):
     return Draws(
       values,
       _equal_shares(partition, num_draws),
+      # A single draw from a single stratum is independent.
       mean_of_others if num_draws > 1 else None,
     )
 
 
 class WithoutReplacement(Sampler):
-  """Distinct draws, weighted so that their order does not matter.
+  """Draws distinct values, weighted so that their order does not matter.
 
   ```none
   share of s = probability that s was the first, given the set that was drawn
   ```
 
-  Unbiased with every estimator and every baseline but `Optimal`, and never of
-  more variance than a single draw. With `num_summed=0` this is the unordered
-  set estimator of [1], and `baselines.LeaveOneOut()` its built-in baseline;
-  `num_summed=k` adds the summed atoms. No evaluation of `f` is spent twice on
-  one value: strong where the rest is spread over few values, without effect
-  where it is spread over very many.
+  Unbiased with every estimator and every baseline except `Optimal`. The
+  variance is never larger than that of a single draw. With `num_summed=0` this
+  is the unordered set estimator of [1], and `baselines.LeaveOneOut()` is its
+  built-in baseline; `num_summed=k` adds the summed atoms. `f` is never
+  evaluated twice at one value. This helps most where the rest is spread over
+  few values, and makes no difference where it is spread over very many.
 
-  The shares take a recursion over the subsets of the draws, hence at most 8.
+  The shares need a recursion over all subsets of the draws, so you can draw at
+  most 8 values.
 
   #### Examples
 
@@ -232,37 +237,60 @@ class WithoutReplacement(Sampler):
         f'replacement, since the distribution has {num_values} values and '
         f'{num_summed} are summed, but is {num_draws}. Draw fewer, or sum all.'
       )
-    rest, is_possible, taken = partition, [], None
-    # A value that is listed without weight may be any value. It stays in the
-    # rest: in its place the first draw is excluded, once.
-    has_weight = shapes.with_event_rank(
-      partition.log_weights > -np.inf, partition.values
-    )
-    for draw_seed in random.split_seed(seed, n=num_draws):
-      # From an empty rest nothing can be drawn, and what comes weighs 0.
-      is_possible.append(rest.rest_weight > 0.0)
-      value = rest.draw_rest(1, draw_seed)
-      if taken is None:
-        taken = tf.where(has_weight, partition.values, value)
-      taken = tf.concat([taken, value], axis=0)
-      rest = partition.excluding(taken)
-    values = rest.values[num_summed:]
+    rest, is_possible = _draw_distinct(partition, num_draws, seed)
+    values = rest.values[num_summed:]  # [M] + batch_shape + event_shape
+    # Probabilities given the rest: the law `p` of the first draw in [1].
     log_rest = partition.log_rest
     log_probs = tf.where(
-      tf.stack(is_possible),
+      is_possible,
       tf.stop_gradient(partition.log_prob(values)) - log_rest,
       tf.constant(-np.inf, log_rest.dtype),
-    )
+    )  # [M] + batch_shape
     shares, others = subsets.leave_one_out_weights(
       log_probs, rest.log_rest - log_rest
     )
 
-    def mean_of_others(x):
+    def mean_of_others(x: tf.Tensor) -> tf.Tensor:
+      # [M, M] + batch_shape times [M] + batch_shape.
       return tf.reduce_sum(tf.cast(others, x.dtype) * x, axis=1)
 
     return Draws(values, shares, mean_of_others if num_draws > 1 else None)
 
 
-def _equal_shares(partition, num_draws):
+def _draw_distinct(
+  partition: Partition, num_draws: int, seed: StatelessSeed
+) -> tuple[Partition, tf.Tensor]:
+  """Draws from the rest, excluding each value once it is drawn.
+
+  Args:
+    partition: A `Partition`.
+    num_draws: Python `int` `M`.
+    seed: Stateless seed, `int32[2]`.
+
+  Returns:
+    rest: The `Partition` into the values of `partition`, the draws after them,
+      and what is left.
+    is_possible: Boolean `Tensor` of shape `[M] + batch_shape`, `False` where
+      nothing was left to draw.
+  """
+  rest, is_possible = partition, []
+  has_weight = shapes.with_event_rank(
+    partition.log_weights > -np.inf, partition.values
+  )
+  taken = None
+  for draw_seed in random.split_seed(seed, n=num_draws):
+    # A row whose rest is empty draws some value, which gets weight 0.
+    is_possible.append(rest.rest_weight > 0.0)
+    value = rest.draw_rest(1, draw_seed)
+    if taken is None:
+      # A listed value without weight is arbitrary and may be part of the rest.
+      # The first draw takes its place, because it is excluded anyway.
+      taken = tf.where(has_weight, partition.values, value)
+    taken = tf.concat([taken, value], axis=0)
+    rest = partition.excluding(taken)
+  return rest, tf.stack(is_possible)
+
+
+def _equal_shares(partition: Partition, num_draws: int) -> tf.Tensor:
   share = tf.constant(1.0 / num_draws, partition.log_rest.dtype)
   return tf.fill([num_draws, *partition.batch_shape], share)

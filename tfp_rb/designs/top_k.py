@@ -1,16 +1,26 @@
-"""Summed values, the best or given ones, and draws from the rest."""
+"""Sums over the best values, or given ones, and draws from the rest."""
+
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tfp_rb.designs.atoms import draw, make_atoms
-from tfp_rb.partitions import check_num_summed
+from tfp_rb.designs.atoms import Atoms, Whole, draw, make_atoms
+from tfp_rb.designs.samplers import Sampler
+from tfp_rb.internal.types import StatelessSeed
+from tfp_rb.partitions import Partition, check_num_summed
 
 __all__ = ['given', 'top_k']
 
 
-def top_k(whole, num_summed, num_draws, sampler, seed):
-  """Sums the best values and draws the rest.
+def top_k(
+  whole: Whole,
+  num_summed: int,
+  num_draws: int,
+  sampler: Sampler,
+  seed: StatelessSeed,
+) -> Atoms:
+  """Sums the best values and draws from the rest.
 
   Args:
     whole: The whole `Partition`.
@@ -25,17 +35,24 @@ def top_k(whole, num_summed, num_draws, sampler, seed):
   if num_summed:
     best = check_num_summed(whole.best(num_summed), num_summed)
     return _sum_and_draw(whole, best, best, num_draws, sampler, seed)
-  if sampler.is_independent:  # a distribution without partition will do
+  if sampler.is_independent:
+    # This path also serves distributions without a registered partition.
     return draw(whole, num_draws, seed)
   return _sum_and_draw(whole, whole.best(1), whole, num_draws, sampler, seed)
 
 
-def given(whole, values, num_draws, sampler, seed):
-  """Sums values that the user names and draws the rest.
+def given(
+  whole: Whole,
+  values: Any,
+  num_draws: int,
+  sampler: Sampler,
+  seed: StatelessSeed,
+) -> Atoms:
+  """Sums values that the user chooses and draws from the rest.
 
   Args:
     whole: The whole `Partition`.
-    values: What the user's function returned.
+    values: The result of the user's function.
     num_draws: Python `int`.
     sampler: A `Sampler`.
     seed: Stateless seed, `int32[2]`.
@@ -43,30 +60,44 @@ def given(whole, values, num_draws, sampler, seed):
   Returns:
     atoms: `Atoms`.
   """
-  best = whole.best(1)
+  best = whole.best(1)  # replaces values of weight 0
   chosen = _without_repeats(whole.excluding(_check_given(values, best)))
   return _sum_and_draw(whole, best, chosen, num_draws, sampler, seed)
 
 
-def _sum_and_draw(whole, best, chosen, num_draws, sampler, seed):
-  """`Atoms` of the values of `chosen` and draws from its rest."""
-  num_summed = chosen.values.shape[0]
-  values, weights, mean_of_others = chosen.values, chosen.weights, None
-  if chosen.has_rest:
-    draws = sampler.draw(whole.distribution, chosen, num_draws, seed)
-    values = tf.concat([values, draws.values], axis=0)
-    weights = tf.concat([weights, chosen.rest_weight * draws.shares], axis=0)
-    if draws.mean_of_others is not None:
+def _sum_and_draw(
+  whole: Whole,
+  best: Partition,
+  chosen: Partition,
+  num_draws: int,
+  sampler: Sampler,
+  seed: StatelessSeed,
+) -> Atoms:
+  """Returns `Atoms` of the values of `chosen` and of draws from its rest.
 
-      def mean_of_others(x):
-        of_draws = draws.mean_of_others(x[num_summed:])
-        return tf.concat([tf.zeros_like(x[:num_summed]), of_draws], axis=0)
+  This is equation (8) of Liu et al. (2019), with any number of draws.
+  """
+  num_summed = chosen.values.shape[0]
+  values, weights = chosen.values, chosen.weights
+  if not chosen.has_rest:
+    return make_atoms(whole, best, values, weights, num_summed)
+  draws = sampler.draw(whole.distribution, chosen, num_draws, seed)
+  values = tf.concat([values, draws.values], axis=0)
+  weights = tf.concat([weights, chosen.rest_weight * draws.shares], axis=0)
+  of_draws = draws.mean_of_others
+  if of_draws is None:
+    return make_atoms(whole, best, values, weights, num_summed)
+
+  def mean_of_others(x: tf.Tensor) -> tf.Tensor:
+    # Only the entries of the draws are read.
+    zeros = tf.zeros_like(x[:num_summed])
+    return tf.concat([zeros, of_draws(x[num_summed:])], axis=0)
 
   return make_atoms(whole, best, values, weights, num_summed, mean_of_others)
 
 
-def _check_given(values, best):
-  """Returns the given values as a constant `Tensor`, if they fit."""
+def _check_given(values: Any, best: Partition) -> tf.Tensor:
+  """Returns the given values as a constant `Tensor`, or raises."""
   values = tf.convert_to_tensor(values, dtype_hint=best.values.dtype)
   expected = [None, *best.values.shape[1:]]
   if not values.shape.is_compatible_with(expected) or values.shape[0] is None:
@@ -83,17 +114,19 @@ def _check_given(values, best):
   return tf.stop_gradient(tf.cast(values, best.values.dtype))
 
 
-def _without_repeats(chosen):
-  """Takes the weight from values that are named a second time."""
+def _without_repeats(chosen: Partition) -> Partition:
+  """Sets the weight of repeated values to 0, except where they come first."""
   values, log_weights = chosen.values, chosen.log_weights
+  size, rank = values.shape[0], log_weights.shape.rank
   same = tf.equal(values[:, tf.newaxis], values[tf.newaxis])
   same = tf.reduce_all(
-    same, axis=list(range(1 + log_weights.shape.rank, same.shape.rank))
+    same, axis=list(range(1 + rank, same.shape.rank))
   )  # [k, k] + batch_shape
-  size, rank = values.shape[0], log_weights.shape.rank
   earlier = np.reshape(
     np.tril(np.ones([size, size], bool), -1), [size, size] + [1] * (rank - 1)
   )
+  # A partition may list one placeholder for all impossible values. It could
+  # equal a possible value, and must not take the weight from that one.
   is_possible = (log_weights > -np.inf)[tf.newaxis]
   is_repeated = tf.reduce_any(same & earlier & is_possible, axis=1)
   nothing = tf.constant(-np.inf, log_weights.dtype)

@@ -9,7 +9,7 @@ from tfp_rb.internal.types import Distribution, Integrand, StatelessSeed
 
 __all__ = ['Exact']
 
-_MOST_VALUES = 2**20
+_MOST_VALUES = 2**20  # of one row; the atoms are held in memory at once
 
 
 class Exact(GradientEstimator):
@@ -39,6 +39,7 @@ class Exact(GradientEstimator):
 
   def choose_atoms(self, whole: Whole, seed: StatelessSeed) -> Atoms:
     del seed
+    # `best` raises if the distribution has no registered partition.
     num_values = whole.best(0).num_values
     if num_values is None or num_values > _MOST_VALUES:
       found = num_values or 'infinitely many, or a number not known statically'
@@ -48,7 +49,7 @@ class Exact(GradientEstimator):
         'ones and draw the rest: '
         '`tfp_rb.rao_blackwellize(tfp_rb.REINFORCE(), num_summed=k)`.'
       )
-    return everything(whole)
+    return everything(whole, num_values)
 
   @property
   def chooses_atoms(self) -> str:
@@ -62,6 +63,8 @@ class Exact(GradientEstimator):
     seed: StatelessSeed,
   ) -> Estimate:
     del distribution, seed
-    value, signal = evaluate(f, atoms.values)
+    value, signal = evaluate(f, atoms.values)  # [m] + batch_shape
     ratio = tf.cast(gradients.likelihood_ratio(atoms.log_prob), value.dtype)
+    # `ratio - 1` is 0 and differentiates to grad log q: together with the
+    # weights q(z) this is equation (2) of Liu et al. (2019).
     return Estimate(value, surrogate=value + signal * (ratio - 1.0))
