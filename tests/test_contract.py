@@ -532,7 +532,7 @@ def test_nothing_summed_works_without_registration(kind, name):
   row = zoo.DistributionRow(
     zoo.DISTRIBUTIONS['OneHotCategorical-probs'].parameter,
     lambda logits, batch_shape: build(logits),
-    math.inf,
+    support=None,
   )
   value, gradient = estimate(make(name, k=0), row, batch_shape=(2,))
   assert value.shape == (2,)

@@ -191,29 +191,29 @@ TEMPERATURES = {
 }
 
 
-CONFIGURABLE = {
-  'REBAR': lambda t: tfp_rb.REBAR(
-    t, scale=0.5, restricted=False, num_samples=2
-  ),
-  'RELAX': lambda t: tfp_rb.RELAX(
-    keras.Sequential(
-      [keras.layers.Dense(3, 'tanh'), keras.layers.Dense(1)],
+def configurable(name, temperature):
+  """A row of the zoo, with settings that a configuration has to keep."""
+  settings = {
+    'REBAR': lambda: dict(restricted=False),
+    # A network, since a configuration holds no function.
+    'RELAX': lambda: dict(
+      control_variate=keras.Sequential(
+        [keras.layers.Dense(3, 'tanh'), keras.layers.Dense(1)]
+      ),
+      scale=tf.Variable(0.8),
     ),
-    temperature=t,
-    scale=tf.Variable(0.8),
-  ),
-  'GumbelSoftmax': lambda t: tfp_rb.GumbelSoftmax(t, num_noises=3),
-  'GumbelSoftmax-relaxed': lambda t: tfp_rb.GumbelSoftmax(
-    t, straight_through=False
-  ),
-  'ReinMax': lambda t: tfp_rb.ReinMax(t, num_samples=3),
-}
+  }.get(name, dict)
+  return zoo.DIFFERENTIATING[name].make(
+    2, None, temperature=temperature, **settings()
+  )
 
 
-@pytest.mark.parametrize('name', CONFIGURABLE)
+@pytest.mark.parametrize(
+  'name', [n for n, row in zoo.DIFFERENTIATING.items() if row.has_temperature]
+)
 @pytest.mark.parametrize('temperature', TEMPERATURES)
 def test_estimator_comes_back_from_its_config(name, temperature):
-  estimator = CONFIGURABLE[name](TEMPERATURES[temperature]())
+  estimator = configurable(name, TEMPERATURES[temperature]())
   copy = copy_by_json(tfp_rb.rao_blackwellize(estimator, num_summed=1))
   assert copy.num_summed == 1
   copy = copy.estimator

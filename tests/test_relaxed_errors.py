@@ -1,11 +1,14 @@
 """Relaxed estimators at extremes, and what they refuse."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from cases import covering_pairs
 from errors import assert_reaches_the_user, raises
 from relaxed import (
   LOGITS,
@@ -22,119 +25,91 @@ import zoo
 tfd = tfp.distributions
 
 
+TEMPERED = [n for n, row in zoo.DIFFERENTIATING.items() if row.has_temperature]
+
+every_name = pytest.mark.parametrize('name', TEMPERED)
+restrictable = pytest.mark.parametrize('name', zoo.RESTRICTABLE)
+
+FOUR_VALUES = tfd.OneHotCategorical(logits=LOGITS)
+
+
+def make(name, q=FOUR_VALUES, **settings):
+  return zoo.DIFFERENTIATING[name].make(1, q, **settings)
+
+
+# Estimators with a temperature, as they are and without a restriction.
+VARIANTS = {name: (name, {}) for name in TEMPERED} | {
+  f'{name}-unrestricted': (name, {'restricted': False})
+  for name in zoo.RESTRICTABLE
+}
+
+
+def make_variant(variant, q, temperature):
+  name, settings = VARIANTS[variant]
+  return make(name, q, temperature=temperature, **settings)
+
+
 EXTREME = {
-  'OneHotCategorical': (
-    lambda x: tfd.OneHotCategorical(logits=x),
-    [
-      [-np.inf, 0.0, 1.0],
-      [1e4, -1e4, 0.0],
-      [0.0, -np.inf, -np.inf],
-      [1e4, 1e4, -1e4],
-      [0.0, -1e4, -1e4],
-    ],
-  ),
-  'Bernoulli': (
-    lambda x: tfd.Bernoulli(logits=x),
-    [1e4, -1e4, 0.0, 80.0, np.inf, -np.inf],
-  ),
-  'Independent-OneHotCategorical': (
-    lambda x: tfd.Independent(tfd.OneHotCategorical(logits=x), 1),
-    [
-      [[-np.inf, 0.0, 1.0], [0.5, 0.0, 1.0]],
-      [[1e4, -1e4, 0.0], [0.0, -np.inf, -np.inf]],
-    ],
-  ),
-  'Independent-Bernoulli': (
-    lambda x: tfd.Independent(tfd.Bernoulli(logits=x), 1),
-    [[1e4, -1e4, 0.0], [0.3, -0.2, 80.0]],
-  ),
+  'OneHotCategorical': [
+    [-np.inf, 0.0, 1.0],
+    [1e4, -1e4, 0.0],
+    [0.0, -np.inf, -np.inf],
+    [1e4, 1e4, -1e4],
+    [0.0, -1e4, -1e4],
+  ],
+  'Bernoulli': [1e4, -1e4, 0.0, 80.0, np.inf, -np.inf],
+  'Independent-OneHotCategorical': [
+    [[-np.inf, 0.0, 1.0], [0.5, 0.0, 1.0]],
+    [[1e4, -1e4, 0.0], [0.0, -np.inf, -np.inf]],
+  ],
+  'Independent-Bernoulli': [[1e4, -1e4, 0.0], [0.3, -0.2, 80.0]],
 }
 
 
-WITH_TEMPERATURE = {
-  'REBAR': lambda t, q: tfp_rb.REBAR(t, scale=tf.Variable(0.9)),
-  'REBAR-unrestricted': lambda t, q: tfp_rb.REBAR(t, restricted=False),
-  'RELAX': lambda t, q: tfp_rb.RELAX(zoo.control_variate_of(q), temperature=t),
-  'GumbelSoftmax': lambda t, q: tfp_rb.GumbelSoftmax(t),
-  'GumbelSoftmax-relaxed': lambda t, q: tfp_rb.GumbelSoftmax(
-    t, straight_through=False
-  ),
-  'GumbelSoftmax-averaged': lambda t, q: tfp_rb.GumbelSoftmax(t, num_noises=4),
-  'GumbelSoftmax-unrestricted': lambda t, q: tfp_rb.GumbelSoftmax(
-    t, restricted=False
-  ),
-  'ReinMax': lambda t, q: tfp_rb.ReinMax(t),
-}
-
-
-COLD, HOT = (0.01, ['plain', 'summed', 'budget']), (10.0, ['summed-more'])
+def build(kind, logits):
+  return zoo.DISTRIBUTIONS[kind].build(logits, None)
 
 
 @pytest.mark.parametrize(
-  ('kind', 'name', 'tau', 'forms'),
-  [
-    pytest.param(
-      kind,
-      name,
-      *setting,
-      # What is hot has no large numbers: sites of one kind, and no products.
-      marks=[pytest.mark.slow] * (setting is HOT and 'Independent' in kind),
+  ('kind', 'variant', 'temperature', 'form'),
+  covering_pairs(
+    itertools.product(
+      EXTREME,
+      VARIANTS,
+      [0.01, 10.0],
+      ['plain', 'summed', 'summed-more', 'budget'],
     )
-    for setting in (COLD, HOT)
-    for kind in EXTREME
-    for name in WITH_TEMPERATURE
-    # A product is never restricted.
-    if 'Independent' not in kind or 'unrestricted' not in name
-  ],
-  ids=str,
+  ),
 )
-def test_extreme_logits_give_finite_estimates(kind, name, tau, forms):
-  build, logits = EXTREME[kind]
-  logits, temperature = tf.constant(logits, tf.float32), tf.Variable(tau)
-  estimator = WITH_TEMPERATURE[name](temperature, build(logits))
-  for form in forms:
-    with tf.GradientTape() as tape:
-      tape.watch(logits)
-      q = build(logits)
-      value = tfp_rb.expectation(
-        zoo.cost(q, tf.float32), q, in_form(estimator, form), seed=SEED
-      )
-    gradients = tape.gradient(
-      value, [logits, temperature], unconnected_gradients='zero'
-    )
-    for x in (value, *gradients):
-      assert np.all(np.isfinite(x)), (form, x)
-
-
-@pytest.mark.parametrize('name', WITH_TEMPERATURE)
-def test_impossible_classes_get_no_gradient(name):
-  logits = tf.constant([[-np.inf, 0.3, 1.0], [0.0, -np.inf, -np.inf]])
-  build = EXTREME['OneHotCategorical'][0]
-  estimator = WITH_TEMPERATURE[name](0.5, build(logits))
+def test_extreme_logits_give_finite_estimates(kind, variant, temperature, form):
+  logits = tf.constant(EXTREME[kind], tf.float32)
+  temperature = tf.Variable(temperature)
+  estimator = make_variant(variant, build(kind, logits), temperature)
   with tf.GradientTape() as tape:
     tape.watch(logits)
-    q = build(logits)
+    q = build(kind, logits)
+    value = tfp_rb.expectation(
+      zoo.cost(q, tf.float32), q, in_form(estimator, form), seed=SEED
+    )
+  gradients = tape.gradient(
+    value, [logits, temperature], unconnected_gradients='zero'
+  )
+  for x in (value, *gradients):
+    assert np.all(np.isfinite(x)), x
+
+
+@pytest.mark.parametrize('variant', VARIANTS)
+def test_impossible_classes_get_no_gradient(variant):
+  logits = tf.constant([[-np.inf, 0.3, 1.0], [0.0, -np.inf, -np.inf]])
+  with tf.GradientTape() as tape:
+    tape.watch(logits)
+    q = tfd.OneHotCategorical(logits=logits)
+    estimator = make_variant(variant, q, temperature=0.5)
     value = tfp_rb.expectation(zoo.cost(q, tf.float32), q, estimator, seed=SEED)
   gradient = tape.gradient(value, logits).numpy()
   assert gradient[0, 0] == 0.0
   np.testing.assert_allclose(gradient[1], 0.0, atol=1e-6)
   assert np.any(gradient[0])
-
-
-NAMES = {
-  'REBAR': lambda t=0.5, **kw: tfp_rb.REBAR(t, **kw),
-  'RELAX': lambda t=0.5, **kw: tfp_rb.RELAX(steep, temperature=t, **kw),
-  'GumbelSoftmax': lambda t=0.5, **kw: tfp_rb.GumbelSoftmax(t, **kw),
-  'ReinMax': lambda t=0.5, **kw: tfp_rb.ReinMax(t, **kw),
-}
-
-
-every_name = pytest.mark.parametrize('name', NAMES)
-
-
-restrictable = pytest.mark.parametrize(
-  'name', ['REBAR', 'RELAX', 'GumbelSoftmax']
-)
 
 
 def expectation(estimator, f=None, q=None):
@@ -157,14 +132,14 @@ def expectation(estimator, f=None, q=None):
 )
 def test_distribution_must_have_relaxed_atoms(name, q):
   with raises(TypeError, 'distribution'):
-    expectation(NAMES[name](), lambda z: tf.zeros(z.shape[:1]), q)
+    expectation(make(name), lambda z: tf.zeros(z.shape[:1]), q)
 
 
 @every_name
 @pytest.mark.parametrize('temperature', [0.0, -1.0, np.float64(0.0)], ids=str)
 def test_temperature_must_be_positive(name, temperature):
   with raises(ValueError, 'temperature'):
-    NAMES[name](temperature)
+    make(name, temperature=temperature)
 
 
 @every_name
@@ -173,22 +148,22 @@ def test_temperature_must_be_positive(name, temperature):
 )
 def test_temperature_must_be_a_scalar(name, temperature):
   with raises(ValueError, 'temperature'):
-    NAMES[name](temperature)
+    make(name, temperature=temperature)
 
 
 @every_name
 @pytest.mark.parametrize('temperature', [None, 'hot', True], ids=str)
 def test_temperature_must_be_a_number(name, temperature):
   with raises(TypeError, 'temperature'):
-    NAMES[name](temperature)
+    make(name, temperature=temperature)
 
 
 @every_name
 def test_temperature_of_a_callable_must_be_a_positive_scalar(name):
   with raises(ValueError, 'temperature'):
-    expectation(NAMES[name](lambda: -1.0))
+    expectation(make(name, temperature=lambda: -1.0))
   with raises(ValueError, 'temperature'):
-    expectation(NAMES[name](lambda: tf.constant([1.0, 2.0])))
+    expectation(make(name, temperature=lambda: tf.constant([1.0, 2.0])))
 
 
 def test_scale_must_be_a_scalar():
@@ -260,7 +235,7 @@ def test_control_variate_must_return_floats():
   ids=['gather', 'bits'],
 )
 def test_what_f_raises_at_relaxed_atoms_reaches_the_user(name, f):
-  assert_reaches_the_user(lambda f: expectation(NAMES[name](), f), f, name)
+  assert_reaches_the_user(lambda f: expectation(make(name), f), f, noted=name)
 
 
 @pytest.mark.parametrize('error', [TypeError, ValueError, NotImplementedError])
@@ -269,7 +244,7 @@ def test_an_exception_of_the_users_own_is_not_relabelled(name, error):
   def f(z):
     raise error('of the user')
 
-  assert_reaches_the_user(lambda f: expectation(NAMES[name](), f), f)
+  assert_reaches_the_user(lambda f: expectation(make(name), f), f)
 
 
 @pytest.mark.parametrize('name', ['REBAR', 'GumbelSoftmax', 'ReinMax'])
@@ -283,15 +258,13 @@ def test_an_exception_of_the_users_own_is_not_relabelled(name, error):
 )
 def test_f_must_be_differentiable_by_its_atoms(name, f):
   with raises(ValueError, 'f'):
-    expectation(NAMES[name](), f)
+    expectation(make(name), f)
 
 
 @restrictable
 def test_products_cannot_be_restricted(name):
   q = tfd.Independent(tfd.Bernoulli(logits=np.float64([0.0, 1.0])), 1)
-  estimator = tfp_rb.rao_blackwellize(
-    NAMES[name](restricted=True), num_summed=1
-  )
+  estimator = tfp_rb.rao_blackwellize(make(name, restricted=True), num_summed=1)
   with raises(ValueError, 'restricted'):
     expectation(estimator, lambda z: tf.reduce_sum(z, axis=-1), q)
 
@@ -300,7 +273,7 @@ def test_products_cannot_be_restricted(name):
 @pytest.mark.parametrize('restricted', ['yes', 2, 0.5], ids=str)
 def test_restricted_must_be_a_bool_or_none(name, restricted):
   with raises(TypeError, 'restricted'):
-    NAMES[name](restricted=restricted)
+    make(name, restricted=restricted)
 
 
 def test_num_noises_must_be_a_positive_int():

@@ -7,8 +7,9 @@ import tensorflow_probability as tfp
 
 import internals
 import reference
-from relaxed import LOGITS, NUM_DRAWS, assert_uniform
+from relaxed import LOGITS, NUM_DRAWS, PRODUCTS, assert_uniform
 import tfp_rb
+import zoo
 
 tfd = tfp.distributions
 
@@ -114,7 +115,7 @@ def of_rank(function, event_rank):
   return ranked
 
 
-def tape_oracle(build, logits, estimator, f, c, is_restricted, seed):
+def tape_oracle(build, parameter, estimator, f, c, is_restricted, seed):
   """Gradient of REBAR or RELAX with both paths followed by a tape.
 
   The perturbed values are functions of the log-probabilities: `log q + G` with
@@ -125,8 +126,8 @@ def tape_oracle(build, logits, estimator, f, c, is_restricted, seed):
   noise_seed, reference_seed = internals.split_seed(noise_seed, n=2)
   tau, scale = NOISE_TEMPERATURE, NOISE_SCALE
   with tf.GradientTape(persistent=True) as tape:
-    tape.watch(logits)
-    q = build(logits)
+    tape.watch(parameter)
+    q = build(parameter)
     relaxation = internals.relaxation_of(q)
     atoms = estimator.sample_atoms(q, atom_seed)
     hard = relaxation.to_one_hot(atoms.values)
@@ -164,35 +165,19 @@ def tape_oracle(build, logits, estimator, f, c, is_restricted, seed):
       level = tf.reduce_mean(level, axis=0)
       zero_mean += weights[k:] * tf.stop_gradient(level - path_u) * log_rest
     total = tf.reduce_sum(plain) + scale * tf.reduce_sum(zero_mean)
-  return tape.gradient(total, logits)
-
-
-TAPE_PROBLEMS = {
-  'OneHotCategorical': (lambda x: tfd.OneHotCategorical(logits=x), [2, 4], 1),
-  'Bernoulli': (lambda x: tfd.Bernoulli(logits=x), [3], 0),
-  'Independent-OneHotCategorical': (
-    lambda x: tfd.Independent(tfd.OneHotCategorical(logits=x), 1),
-    [2, 2, 3],
-    2,
-  ),
-  'Independent-Bernoulli': (
-    lambda x: tfd.Independent(tfd.Bernoulli(logits=x), 1),
-    [2, 3],
-    1,
-  ),
-}
+  return tape.gradient(total, parameter)
 
 
 @pytest.mark.parametrize('name', ['REBAR', 'RELAX'])
-@pytest.mark.parametrize('kind', TAPE_PROBLEMS)
+@pytest.mark.parametrize('kind', zoo.RELAXABLE)
 @pytest.mark.parametrize(
   ('num_summed', 'restricted'), [(0, None), (1, None), (1, False)]
 )
 def test_gradient_is_that_of_both_paths(kind, name, num_summed, restricted):
-  build, shape, event_rank = TAPE_PROBLEMS[kind]
-  logits = tf.reshape(tf.linspace(-0.9, 1.3, int(np.prod(shape))), shape)
-  logits = tf.math.sin(7.0 * tf.cast(logits, tf.float64))
-  wave = of_rank(wavy, event_rank)
+  row = zoo.DISTRIBUTIONS[kind]
+  build = lambda parameter: row.build(parameter, None)
+  parameter = row.parameter(tf.float64, (2,))
+  wave = of_rank(wavy, build(parameter).event_shape.rank)
   f = lambda z: 2.0 * wave(z) + wave(z**2)
   c = f if name == 'REBAR' else (lambda z: wave(1.5 * z))
   settings = dict(restricted=restricted, num_samples=2)
@@ -205,11 +190,11 @@ def test_gradient_is_that_of_both_paths(kind, name, num_summed, restricted):
   estimator = tfp_rb.rao_blackwellize(estimator, num_summed=num_summed)
   seed = tf.constant([11, 12])
   with tf.GradientTape() as tape:
-    tape.watch(logits)
-    loss = tfp_rb.expectation(f, build(logits), estimator, seed=seed)
-  is_restricted = restricted is None and 'Independent' not in kind
+    tape.watch(parameter)
+    loss = tfp_rb.expectation(f, build(parameter), estimator, seed=seed)
+  is_restricted = restricted is None and kind not in PRODUCTS
   expected = tape_oracle(
-    build, logits, estimator, f, c, is_restricted and num_summed > 0, seed
+    build, parameter, estimator, f, c, is_restricted and num_summed > 0, seed
   )
-  actual = tape.gradient(loss, logits)
+  actual = tape.gradient(loss, parameter)
   np.testing.assert_allclose(actual, expected, rtol=1e-10, atol=1e-10)

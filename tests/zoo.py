@@ -4,7 +4,8 @@ A new estimator, baseline or partition gets a row here; `test_contract.py` fails
 if one is missing.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+import itertools
 import math
 from typing import NamedTuple
 
@@ -137,15 +138,17 @@ ESTIMATORS = {
 class DifferentiatingRow(NamedTuple):
   """An estimator that differentiates `f` by its atoms.
 
+  `make` takes further settings, which replace those of the row.
   `num_evaluations` lists the promised numbers of atoms, one for each call of
   `f`, for `k` summed atoms and `M` draws of a single site or of a product.
   `has_noise` says that it has noise beside the atoms.
   """
 
-  make: Callable  # (M, distribution) -> estimator that only draws
-  num_evaluations: Callable  # (k, M, is_product) -> list of ints
+  make: Callable  # (M, distribution, **settings) -> estimator that only draws
+  num_evaluations: Callable = lambda k, M, is_product: [k + M]
   is_unbiased: bool = False
   has_noise: bool = False
+  has_temperature: bool = True
 
 
 def control_variate_of(distribution):
@@ -162,69 +165,77 @@ def control_variate_of(distribution):
   return control_variate
 
 
-def _at_relaxed_draws(k, M, is_product):
-  return [k + M, k + M if is_product else M]
+def _estimator_of(kind, **defaults):
+  def make(M, q, **settings):
+    del q
+    return kind(**(defaults | settings), num_samples=M)
+
+  return make
+
+
+def _relax(M, q, **settings):
+  if 'control_variate' not in settings:
+    settings['control_variate'] = control_variate_of(q)
+  defaults = dict(temperature=0.5, scale=0.75)
+  return tfp_rb.RELAX(**(defaults | settings), num_samples=M)
 
 
 # For sites of one-hot vectors and of Bernoulli variables.
 DIFFERENTIATING = {
   'MuProp': DifferentiatingRow(
-    lambda M, q: tfp_rb.MuProp(num_samples=M),
+    _estimator_of(tfp_rb.MuProp),
     lambda k, M, is_product: [k + M + 1],
     is_unbiased=True,
+    has_temperature=False,
   ),
-  'DARN': DifferentiatingRow(
-    lambda M, q: tfp_rb.DARN(num_samples=M), lambda k, M, is_product: [k + M]
-  ),
+  'DARN': DifferentiatingRow(_estimator_of(tfp_rb.DARN), has_temperature=False),
   'ReinMax': DifferentiatingRow(
-    lambda M, q: tfp_rb.ReinMax(1.25, num_samples=M),
-    lambda k, M, is_product: [k + M],
+    _estimator_of(tfp_rb.ReinMax, temperature=1.25)
   ),
   'REBAR': DifferentiatingRow(
-    lambda M, q: tfp_rb.REBAR(0.5, scale=0.75, num_samples=M),
-    _at_relaxed_draws,
+    _estimator_of(tfp_rb.REBAR, temperature=0.5, scale=0.75),
+    lambda k, M, is_product: [k + M, k + M if is_product else M],
     is_unbiased=True,
     has_noise=True,
   ),
-  'RELAX': DifferentiatingRow(
-    lambda M, q: tfp_rb.RELAX(
-      control_variate_of(q), temperature=0.5, scale=0.75, num_samples=M
-    ),
-    lambda k, M, is_product: [k + M],
-    is_unbiased=True,
-    has_noise=True,
-  ),
+  'RELAX': DifferentiatingRow(_relax, is_unbiased=True, has_noise=True),
   'GumbelSoftmax': DifferentiatingRow(
-    lambda M, q: tfp_rb.GumbelSoftmax(0.75, num_samples=M),
-    lambda k, M, is_product: [k + M],
-    has_noise=True,
+    _estimator_of(tfp_rb.GumbelSoftmax, temperature=0.75), has_noise=True
   ),
   'GumbelSoftmax-relaxed': DifferentiatingRow(
-    lambda M, q: tfp_rb.GumbelSoftmax(
-      0.75, straight_through=False, num_samples=M
+    _estimator_of(
+      tfp_rb.GumbelSoftmax, temperature=0.75, straight_through=False
     ),
-    lambda k, M, is_product: [k + M],
     has_noise=True,
   ),
   'GumbelSoftmax-averaged': DifferentiatingRow(
-    lambda M, q: tfp_rb.GumbelSoftmax(0.75, num_noises=4, num_samples=M),
-    lambda k, M, is_product: [k + M],
+    _estimator_of(tfp_rb.GumbelSoftmax, temperature=0.75, num_noises=4),
     has_noise=True,
   ),
 }
+
+# Those that relax the distribution of the rest alone where atoms are summed.
+RESTRICTABLE = [name for name, row in DIFFERENTIATING.items() if row.has_noise]
 
 
 class DistributionRow(NamedTuple):
   """A distribution made from one parameter.
 
-  `num_values` is the size of the support, `math.inf` for a countable one.
-  `is_enumerated` marks the families that also work in half precision.
+  `support` lists the values, of the largest row of a batch; of a countable one
+  those that have any mass to speak of, or `None`. `is_enumerated` marks the
+  families that also work in half precision.
   """
 
   parameter: Callable  # (dtype, batch_shape) -> Tensor
   build: Callable  # (parameter, batch_shape) -> distribution
-  num_values: float
+  support: Sequence | None
+  is_countable: bool = False
   is_enumerated: bool = False
+
+  @property
+  def num_values(self):
+    """The size of the support, `math.inf` for a countable one."""
+    return math.inf if self.is_countable else len(self.support)
 
   def make(self, dtype=tf.float32, batch_shape=()):
     return self.build(self.parameter(dtype, batch_shape), batch_shape)
@@ -324,75 +335,91 @@ def _by(kind, **arguments):
   return lambda parameter, batch_shape: kind(**{name: parameter})
 
 
+def _one_hot(size):
+  return list(np.eye(size))
+
+
+def _arrays_of(site, *shape):
+  """All arrays of `shape` (and the site's own) whose entries are of `site`."""
+  values = itertools.product(site, repeat=math.prod(shape))
+  return [np.reshape(z, [*shape, *np.shape(site[0])]) for z in values]
+
+
+_BITS = (0, 1)
+
+
+def _enumerated(parameter, build, support):
+  return DistributionRow(parameter, build, support, is_enumerated=True)
+
+
+def _countable(parameter, build, support):
+  return DistributionRow(parameter, build, support, is_countable=True)
+
+
 DISTRIBUTIONS = {
-  'Categorical': DistributionRow(
-    _numbers(5), _by(tfd.Categorical, logits=0), 5, is_enumerated=True
+  'Categorical': _enumerated(
+    _numbers(5), _by(tfd.Categorical, logits=0), range(5)
   ),
-  'Categorical-probs': DistributionRow(
-    _probs(4), _by(tfd.Categorical, probs=0), 4, is_enumerated=True
+  'Categorical-probs': _enumerated(
+    _probs(4), _by(tfd.Categorical, probs=0), range(4)
   ),
-  'OneHotCategorical': DistributionRow(
-    _numbers(4), _by(tfd.OneHotCategorical, logits=0), 4, is_enumerated=True
+  'OneHotCategorical': _enumerated(
+    _numbers(4), _by(tfd.OneHotCategorical, logits=0), _one_hot(4)
   ),
-  'OneHotCategorical-probs': DistributionRow(
-    _probs(3), _by(tfd.OneHotCategorical, probs=0), 3, is_enumerated=True
+  'OneHotCategorical-probs': _enumerated(
+    _probs(3), _by(tfd.OneHotCategorical, probs=0), _one_hot(3)
   ),
-  'Bernoulli': DistributionRow(
-    _numbers(), _by(tfd.Bernoulli, logits=0), 2, is_enumerated=True
+  'Bernoulli': _enumerated(_numbers(), _by(tfd.Bernoulli, logits=0), _BITS),
+  'Bernoulli-probs': _enumerated(
+    _numbers(low=0.1, high=0.9), _by(tfd.Bernoulli, probs=0), _BITS
   ),
-  'Bernoulli-probs': DistributionRow(
-    _numbers(low=0.1, high=0.9),
-    _by(tfd.Bernoulli, probs=0),
-    2,
-    is_enumerated=True,
+  'FiniteDiscrete': _enumerated(
+    _numbers(4), _finite_discrete, [-1.0, 0.5, 2.0, 3.0]
   ),
-  'FiniteDiscrete': DistributionRow(
-    _numbers(4), _finite_discrete, 4, is_enumerated=True
-  ),
-  'OrderedLogistic': DistributionRow(
-    _numbers(), _ordered_logistic, 4, is_enumerated=True
-  ),
+  'OrderedLogistic': _enumerated(_numbers(), _ordered_logistic, range(4)),
   'BetaBinomial': DistributionRow(
-    _numbers(low=0.5, high=3.0), _beta_binomial, 5
+    _numbers(low=0.5, high=3.0), _beta_binomial, range(5)
   ),
-  'Binomial': DistributionRow(_numbers(), _binomial, 5),
-  'Poisson': DistributionRow(
-    _numbers(low=1.2, high=3.9), _by(tfd.Poisson, rate=0), math.inf
+  'Binomial': DistributionRow(_numbers(), _binomial, range(5)),
+  'Poisson': _countable(
+    _numbers(low=1.2, high=3.9), _by(tfd.Poisson, rate=0), range(60)
   ),
-  'Poisson-log_rate': DistributionRow(
-    _numbers(), _by(tfd.Poisson, log_rate=0), math.inf
+  'Poisson-log_rate': _countable(
+    _numbers(), _by(tfd.Poisson, log_rate=0), range(60)
   ),
-  'NegativeBinomial': DistributionRow(_numbers(), _negative_binomial, math.inf),
-  'Geometric': DistributionRow(
-    _numbers(), _by(tfd.Geometric, logits=0), math.inf
+  'NegativeBinomial': _countable(_numbers(), _negative_binomial, range(300)),
+  'Geometric': _countable(_numbers(), _by(tfd.Geometric, logits=0), range(300)),
+  'Geometric-probs': _countable(
+    _numbers(low=0.2, high=0.8), _by(tfd.Geometric, probs=0), range(300)
   ),
-  'Geometric-probs': DistributionRow(
-    _numbers(low=0.2, high=0.8), _by(tfd.Geometric, probs=0), math.inf
+  'Zipf': _countable(
+    _numbers(low=2.5, high=4.0), _by(tfd.Zipf, power=0), range(1, 3000)
   ),
-  'Zipf': DistributionRow(
-    _numbers(low=2.5, high=4.0), _by(tfd.Zipf, power=0), math.inf
+  'Shift': _countable(_numbers(), _shifted, range(2, 300)),
+  'BatchReshape': DistributionRow(_numbers(4), _reshaped, range(4)),
+  'BatchBroadcast': DistributionRow(_numbers(4), _broadcast, _one_hot(4)),
+  'Independent': DistributionRow(
+    _numbers(2, 3), _independent, _arrays_of([0, 1, 2], 2)
   ),
-  'Shift': DistributionRow(_numbers(), _shifted, math.inf),
-  'BatchReshape': DistributionRow(_numbers(4), _reshaped, 4),
-  'BatchBroadcast': DistributionRow(_numbers(4), _broadcast, 4),
-  'Independent': DistributionRow(_numbers(2, 3), _independent, 9),
   'Sample': DistributionRow(
     _numbers(),
     lambda logits, batch_shape: tfd.Sample(tfd.Bernoulli(logits=logits), 3),
-    8,
+    _arrays_of(_BITS, 3),
   ),
   'Independent-OneHotCategorical': DistributionRow(
     _numbers(2, 3),
     lambda x, batch_shape: tfd.Independent(tfd.OneHotCategorical(logits=x), 1),
-    9,
+    _arrays_of(_one_hot(3), 2),
   ),
   'Independent-Bernoulli': DistributionRow(
     _numbers(3),
     lambda x, batch_shape: tfd.Independent(tfd.Bernoulli(logits=x), 1),
-    8,
+    _arrays_of(_BITS, 3),
   ),
-  'nested': DistributionRow(_numbers(2), _nested, math.inf),
-  'nested-finite': DistributionRow(_numbers(2, 2), _nested_finite, 16),
+  'nested': _countable(_numbers(2), _nested, None),
+  'nested-finite': DistributionRow(
+    _numbers(2, 2), _nested_finite, _arrays_of(_one_hot(2), 2, 2)
+  ),
 }
 
 # Those whose atoms have a relaxation.
@@ -567,6 +594,14 @@ FAMILIES = {
     [np.stack([_LOGITS[:, :3], _LOGITS[:, 1:]])],
     lambda logits: tfd.Independent(tfd.Categorical(logits=logits), 1),
     _of_rows(_sites_of(reference.categorical)),
+    9,
+  ),
+  'Independent_OneHotCategorical': Family(
+    [np.stack([_LOGITS[:, :3], _LOGITS[:, 1:]])],
+    lambda logits: tfd.Independent(
+      tfd.OneHotCategorical(logits=logits, dtype=tf.float64), 1
+    ),
+    _of_rows(_sites_of(reference.one_hot_categorical)),
     9,
   ),
   'Independent_Binomial': Family(

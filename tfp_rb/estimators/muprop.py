@@ -79,8 +79,10 @@ class MuProp(GradientEstimator):
 
     level = tf.stop_gradient(at_mean + along_slope(values - center))
     ratio = tf.cast(gradients.likelihood_ratio(atoms.log_prob), value.dtype)
-    # The expected value of what was subtracted, which moves with the mean.
-    path = along_slope(mean[tf.newaxis] - center)
+    # What was subtracted moves with the atoms, if these have a gradient (by a
+    # shift); its expected value, which is added, moves with the mean.
+    moved = values - tf.stop_gradient(values)
+    path = along_slope(mean[tf.newaxis] - center - moved)
     return Estimate(
       value, surrogate=value + (value - level) * (ratio - 1.0) + path
     )
