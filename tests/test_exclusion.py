@@ -158,7 +158,7 @@ def test_excluding_the_best_is_the_partition_of_the_best(name):
   'make',
   [
     lambda: zoo.DISTRIBUTIONS['nested'].make(tf.float64, (ROWS,)),
-    lambda: tfd.BatchBroadcast(tfd.Poisson(2.0), [ROWS]),
+    lambda: tfd.BatchBroadcast(tfd.Sample(tfd.Poisson(2.0), 2), [ROWS]),
     lambda: tfd.BatchBroadcast(
       tfd.Sample(tfd.Bernoulli(logits=0.0), 17), [ROWS]
     ),

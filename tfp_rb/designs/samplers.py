@@ -231,7 +231,8 @@ class WithoutReplacement(Sampler):
   ) -> Draws:
     self.check(num_draws)
     num_summed, num_values = partition.values.shape[0], partition.num_values
-    if num_values is not None and num_summed + num_draws > num_values:
+    is_limited = num_values is not None and not partition.is_empty
+    if is_limited and num_summed + num_draws > num_values:
       raise ValueError(
         f'`num_samples` must be at most {num_values - num_summed} without '
         f'replacement, since the distribution has {num_values} values and '

@@ -72,6 +72,8 @@ class Partition:
 
   distribution: Distribution | None = None
   num_uniforms: int | None = None
+  # Whether `excluding` takes values with a larger batch, and returns that.
+  broadcasts: bool = False
 
   def __init__(
     self,
@@ -155,6 +157,11 @@ class Partition:
   def rest_weight(self) -> tf.Tensor:
     """`Tensor` of `batch_shape`, the probability of all other values."""
     return tf.exp(self.log_rest)
+
+  @property
+  def is_empty(self) -> bool:
+    """Whether the batch has no members, as far as is known statically."""
+    return self.log_rest.shape.num_elements() == 0
 
   @property
   def sample_rest(self) -> Callable[[int, StatelessSeed], tf.Tensor] | None:
@@ -656,7 +663,8 @@ def partition(distribution: Distribution, num_summed: int) -> Partition:
 def check_num_summed(result, num_summed):
   """Returns `result` unless it has fewer than `num_summed` values."""
   found = result.values.shape[0]
-  if found < num_summed:
+  # Of an empty batch the number of values may be unknown, and does not matter.
+  if found < num_summed and not result.is_empty:
     raise ValueError(
       '`num_summed` must be at most the number of values of the distribution, '
       f'{found}; got {num_summed}. Use `num_summed={found}` or '

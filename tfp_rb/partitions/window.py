@@ -36,6 +36,7 @@ class Window(Partition, metaclass=abc.ABCMeta):
   """
 
   num_uniforms = 2  # the side of the window, and the place in its tail
+  broadcasts = True  # all is elementwise
   lowest = 0.0
   highest = np.inf
 

@@ -160,6 +160,8 @@ class Broadcast(Wrapped):
 
   def excluding(self, values):
     # The copies of a row may have other values excluded.
+    if self._base.broadcasts:
+      return self._base.excluding(values).replace(batch_shape=self._outer)
     return Partition.excluding(self, values)
 
   def draw_rest(self, num_draws, seed):
@@ -237,15 +239,18 @@ class Shifted(Wrapped):
       # An unbounded family ends at the largest integer, which must not wrap.
       values = tf.minimum(values, values.dtype.max - tf.maximum(shift, 0))
     shifted = values + shift
-    if not (self.distribution.validate_args and values.dtype.is_floating):
+    if not self.distribution.validate_args:
       return shifted
     message = (
       f'`shift` must keep the values apart in {values.dtype.name}, which holds '
       f'integers up to {dtypes.largest_integer(values.dtype)}. Use a wider '
       'dtype.'
     )
-    back = self.inward_values(shifted)
-    is_held = tf.debugging.assert_equal(back, values, message=message)
+    if values.dtype.is_integer:  # one that wraps moves the other way
+      expected, found = shift >= 0, shifted >= values
+    else:
+      expected, found = values, self.inward_values(shifted)
+    is_held = tf.debugging.assert_equal(found, expected, message=message)
     with tf.control_dependencies([is_held]):
       return tf.identity(shifted)
 
