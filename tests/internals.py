@@ -9,7 +9,7 @@ import tensorflow as tf
 import tfp_rb
 from tfp_rb import datasets
 from tfp_rb._expectation import estimate_at
-from tfp_rb.designs import draw, is_draw, whole_of
+from tfp_rb.designs import draw, is_draw, pooled, whole_of
 from tfp_rb.designs.subsets import leave_one_out_weights
 from tfp_rb.diagnostics._closed_forms import Row as ClosedFormRow
 from tfp_rb.diagnostics._closed_forms import variance as closed_form_variance
@@ -63,11 +63,14 @@ __all__ = [
   'patch_step_seed',
   'patch_timeout',
   'plain_class',
+  'pooled_estimate',
+  'pooled_sample',
   'registered_classes',
   'registered_partitions',
   'relaxation_of',
   'search_index',
   'seed_of_evaluation',
+  'select',
   'serialize',
   'softmax',
   'split_joint',
@@ -214,3 +217,30 @@ def patch_step_seed(model, function):
 def seed_of_evaluation(model, batch):
   """The seed with which a model evaluates a batch."""
   return model._test_seed(batch)
+
+
+def pooled_sample(distribution, estimator, u, seed=(0, 0)):
+  """The `Atoms` of a pooled estimator, given the uniform of its inclusion."""
+  whole = whole_of(distribution)
+  num_candidates = estimator._num_candidates(whole)
+  candidates = pooled.offer(
+    whole, num_candidates, estimator.num_samples, tf.constant(seed)
+  )
+  num_atoms = estimator._num_atoms(whole, num_candidates)
+  u = tf.constant(u, tf.float64)
+  return pooled.include(whole, candidates, num_atoms, estimator.row_weights, u)
+
+
+def pooled_estimate(f, distribution, estimator, u):
+  """As `expectation`, given the uniform of the inclusion."""
+  atoms = pooled_sample(distribution, estimator, u)
+  integrand = estimator.integrand(f, atoms)
+  seed = tf.constant([0, 0])
+  return estimate_at(atoms, integrand, distribution, estimator, seed)
+
+
+def select(priority, num_included, u):
+  """Which candidates are included, given the uniform."""
+  return pooled.select(
+    tf.constant(priority, tf.float64), num_included, tf.constant(u, tf.float64)
+  )

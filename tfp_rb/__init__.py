@@ -25,6 +25,7 @@ from tfp_rb.estimators import (
   MuProp,
   ReinMax,
   local_expectation,
+  pooled,
   rao_blackwellize,
 )
 from tfp_rb.partitions import Partition, RegisterPartition, partition
@@ -51,6 +52,7 @@ __all__ = [
   'expectation',
   'local_expectation',
   'partition',
+  'pooled',
   'rao_blackwellize',
   'samplers',
   'testing',

@@ -191,9 +191,23 @@ def mean_over_draws(
   )
 
 
-def check_level(level: Any, value: tf.Tensor) -> tf.Tensor:
-  """Returns a user's baseline as a `Tensor` that broadcasts to `value[0]`."""
+def check_level(level: Any, value: tf.Tensor, atoms: Atoms) -> tf.Tensor:
+  """Returns a user's baseline as a `Tensor` that broadcasts to `value`.
+
+  Args:
+    level: A number, or what has the batch shape, or that and one output unit.
+    value: `Tensor` of shape `[m] + batch_shape`, `f` at the atoms.
+    atoms: `Atoms`. In a pool, each atom gets the level of its row.
+
+  Returns:
+    level: `Tensor` in the dtype of `value`.
+  """
   level = tf.convert_to_tensor(level, dtype_hint=value.dtype)
+  if atoms.pool is not None and level.shape.rank:
+    level = tf.gather(tf.reshape(level, [-1]), atoms.pool.rows)
+    return tf.cast(level, value.dtype)
+  if level.shape.is_compatible_with(value.shape[1:] + [1]):
+    level = tf.squeeze(level, axis=-1)  # the output unit of a network
   if not _broadcasts_to(level.shape, value.shape[1:]):
     raise ValueError(
       '`baseline` must be a number or have the batch shape of the '

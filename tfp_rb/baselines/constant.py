@@ -69,8 +69,4 @@ class Constant(Baseline):
     extra_value: tf.Tensor,
   ) -> Correction:
     del distribution, extra_value
-    level = tf.convert_to_tensor(self.level, dtype_hint=value.dtype)
-    if atoms.pool is not None and level.shape.rank:
-      level = tf.gather(tf.reshape(level, [-1]), atoms.pool.rows)
-      return Correction(tf.cast(level, value.dtype))
-    return Correction(check_level(level, value))
+    return Correction(check_level(self.level, value, atoms))

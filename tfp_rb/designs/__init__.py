@@ -2,6 +2,7 @@
 
 from tfp_rb.designs.atoms import (
   Atoms,
+  Pool,
   Whole,
   draw,
   everything,
@@ -11,6 +12,7 @@ from tfp_rb.designs.atoms import (
 )
 from tfp_rb.designs.budget import atoms_of_budget
 from tfp_rb.designs.integrand import CheckedIntegrand, Evaluation, evaluate
+from tfp_rb.designs.pooled import PooledIntegrand, pooled_atoms, sum_by_row
 from tfp_rb.designs.samplers import IID, Sampler, check_sampler
 from tfp_rb.designs.sites import SiteAtoms, SiteIntegrand, Sites, site_atoms
 from tfp_rb.designs.top_k import given, top_k
@@ -20,6 +22,8 @@ __all__ = [
   'CheckedIntegrand',
   'Evaluation',
   'IID',
+  'Pool',
+  'PooledIntegrand',
   'Sampler',
   'SiteAtoms',
   'SiteIntegrand',
@@ -33,7 +37,9 @@ __all__ = [
   'given',
   'is_draw',
   'make_atoms',
+  'pooled_atoms',
   'site_atoms',
+  'sum_by_row',
   'top_k',
   'whole_of',
 ]

@@ -252,8 +252,12 @@ class WithoutReplacement(Sampler):
     )
 
     def mean_of_others(x: tf.Tensor) -> tf.Tensor:
+      # Normalised in the dtype of `x`: an offset of `x` would else cost as many
+      # digits as the dtype of the weights has fewer.
+      own = tf.cast(others, x.dtype)
+      own = tf.math.divide_no_nan(own, tf.reduce_sum(own, axis=1, keepdims=True))
       # [M, M] + batch_shape times [M] + batch_shape.
-      return tf.reduce_sum(tf.cast(others, x.dtype) * x, axis=1)
+      return tf.reduce_sum(own * x, axis=1)
 
     return Draws(values, shares, mean_of_others if num_draws > 1 else None)
 

@@ -7,6 +7,7 @@ from tfp_rb.estimators.gumbel_softmax import GumbelSoftmax
 from tfp_rb.estimators.local_expectation import local_expectation
 from tfp_rb.estimators.muprop import MuProp
 from tfp_rb.estimators.nvil import NVIL
+from tfp_rb.estimators.pooled import pooled
 from tfp_rb.estimators.rao_blackwell import rao_blackwellize
 from tfp_rb.estimators.rebar import REBAR
 from tfp_rb.estimators.reinforce import REINFORCE
@@ -28,5 +29,6 @@ __all__ = [
   'RELAX',
   'ReinMax',
   'local_expectation',
+  'pooled',
   'rao_blackwellize',
 ]

@@ -1,4 +1,4 @@
-"""What a gradient estimator is."""
+"""The base class of gradient estimators."""
 
 import abc
 import copy
@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfp_rb.designs import Atoms, Whole, draw, whole_of
-from tfp_rb.internal import checks, dtypes, random
+from tfp_rb.designs import Atoms, CheckedIntegrand, Whole, draw, whole_of
+from tfp_rb.internal import checks, dtypes, random, shapes
 from tfp_rb.internal.config import Configurable
 from tfp_rb.internal.types import Distribution, Integrand, StatelessSeed
 
@@ -15,11 +15,11 @@ __all__ = ['Estimate', 'GradientEstimator', 'check_estimator']
 
 
 class Estimate(NamedTuple):
-  """What an estimator says at its atoms.
+  """The result of an estimator at its atoms.
 
   Attributes:
     value: `Tensor` of shape `[m] + batch_shape`, `f(z)`.
-    surrogate: `Tensor` of that shape that differentiates to `g(z)`.
+    surrogate: `Tensor` of that shape whose gradient is `g(z)`.
     auxiliary: `Tensor` of `batch_shape`, an objective of the estimator's own
       variables, to be minimised; `None` if it has none.
   """
@@ -30,17 +30,17 @@ class Estimate(NamedTuple):
 
 
 class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
-  """Base class: where `f` is evaluated, and what is made of its values there.
+  """Base class of the estimators: chooses atoms, and evaluates `f` there.
 
   ```none
   sum_i  w_i g(z_i)      atoms z_i and weights w_i: `sample_atoms`
                          gradient estimator g:      `evaluate`
   ```
 
-  A new estimator implements `evaluate`. It is handed its atoms and must not
-  draw others in their place: then `tfp_rb.rao_blackwellize`, which only
-  chooses the atoms, applies to it. An estimator that needs atoms of its own,
-  draws in pairs for example, overrides `choose_atoms`.
+  A new estimator implements `evaluate`. It receives its atoms and must not draw
+  others instead. Then `tfp_rb.rao_blackwellize`, which only chooses the atoms,
+  works with it. An estimator that needs special atoms, draws in pairs for
+  example, overrides `choose_atoms`.
 
   #### Examples
 
@@ -60,8 +60,6 @@ class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
   ```
   """
 
-  differentiates_f = False  # by the atoms: then these are floating-point
-
   def __init__(self, *, num_samples: int = 1, name: str | None = None) -> None:
     """Stores how many atoms are drawn.
 
@@ -78,16 +76,25 @@ class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
     """Number of draws."""
     return self._num_samples
 
-  def unwrap(self) -> 'GradientEstimator':
-    """Returns the estimator that says what an estimate is.
+  @property
+  def differentiates_f(self) -> bool:
+    """Whether `f` is differentiated w.r.t. its atoms.
 
-    `rao_blackwellize` and `local_expectation` put others around it, which say
-    where an estimate is made.
+    The atoms are then floating-point numbers.
+    """
+    return False
+
+  def unwrap(self) -> 'GradientEstimator':
+    """Returns the estimator inside any wrappers.
+
+    `rao_blackwellize` and `local_expectation` return wrappers that only choose
+    the atoms.
     """
     return self
 
   def replace(self, num_samples: int) -> 'GradientEstimator':
     """Returns a copy that draws `num_samples` and shares all variables."""
+    # A shallow copy holds the same variables and networks.
     copied = copy.copy(self)
     copied._num_samples = checks.check_int(num_samples, 'num_samples', 1)
     return copied
@@ -96,7 +103,7 @@ class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
     """Returns this estimator for the inputs of one step, images for example.
 
     Args:
-      *inputs: What the estimator's own network is called with. An estimator
+      *inputs: The arguments of the estimator's own network. An estimator
         without a network ignores them.
 
     Returns:
@@ -106,14 +113,15 @@ class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
     return self
 
   def at_step(self, step: int | tf.Tensor) -> 'GradientEstimator':
-    """Moves the schedules of the estimator to a step.
+    """Sets the schedules of the estimator to a step.
 
     Args:
-      step: The number of steps before, an `int` or a scalar `Tensor`.
+      step: The number of steps done so far, an `int` or a scalar `Tensor`.
 
     Returns:
       estimator: This estimator.
     """
+    # Schedules may be nested, e.g. in the estimator inside a wrapper.
     for module in (self, *self.submodules):
       if hasattr(module, 'set_step'):
         module.set_step(step)
@@ -121,17 +129,17 @@ class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
 
   @property
   def needs_vectors(self) -> bool:
-    """Whether atoms have to be one-hot vectors, or numbers, of floating point.
+    """Whether the atoms must be floating-point numbers or one-hot vectors.
 
-    So they are where `f` is differentiated by them, or where they are relaxed.
+    This is so if `f` is differentiated w.r.t. them or if they are relaxed.
     """
     return self.differentiates_f
 
   @property
   def chooses_atoms(self) -> str | None:
-    """Why the atoms must be the estimator's own; `None` where they need not.
+    """Why the estimator must choose its own atoms; `None` if it need not.
 
-    Then `rao_blackwellize` refuses the estimator and gives this reason.
+    If it must, `rao_blackwellize` refuses it and gives this reason.
     """
     own = type(self).choose_atoms is not GradientEstimator.choose_atoms
     own |= type(self).sample_atoms is not GradientEstimator.sample_atoms
@@ -139,8 +147,23 @@ class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
       return None
     return f'`{type(self).__name__}` chooses its own atoms.'
 
+  @property
+  def why_not_pooled(self) -> str | None:
+    """Why `pooled` refuses the estimator; `None` if it does not.
+
+    In a pool the atoms of all batch members share one axis. An estimator whose
+    `evaluate` treats each atom on its own sets this to `None`.
+    """
+    return (
+      f'`{type(self).__name__}` needs the atoms of each batch member apart.'
+    )
+
+  def integrand(self, f: Integrand, atoms: Atoms) -> CheckedIntegrand:
+    """Returns the user's `f`, which checks what it returns."""
+    return CheckedIntegrand(f, shapes.as_list(atoms.weights)[1:])
+
   def num_extra(self, num_atoms: int) -> int:
-    """Returns how many draws from the whole are needed beside the atoms."""
+    """Returns the number of draws from `q` needed in addition to the atoms."""
     del num_atoms
     return 0
 
@@ -159,7 +182,7 @@ class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
     return self.atoms_of(whole_of(distribution), seed)
 
   def atoms_of(self, whole: Whole, seed: StatelessSeed) -> Atoms:
-    """Returns the atoms and the draws that the estimator needs beside them.
+    """Returns the atoms, with the additional draws that the estimator needs.
 
     Args:
       whole: The whole `Partition` of the distribution.
@@ -173,10 +196,11 @@ class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
     num_extra = self.num_extra(atoms.weights.shape[0])
     if not num_extra:
       return atoms
+    # [num_extra] + batch_shape + event_shape, from the whole distribution.
     return atoms._replace(extra=whole.draw_rest(num_extra, extra_seed))
 
   def choose_atoms(self, whole: Whole, seed: StatelessSeed) -> Atoms:
-    """Chooses the atoms; here, `num_samples` independent draws.
+    """Chooses the atoms; by default, `num_samples` independent draws.
 
     Args:
       whole: The whole `Partition` of the distribution.
@@ -195,15 +219,15 @@ class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
     atoms: Atoms,
     seed: StatelessSeed,
   ) -> Estimate:
-    """Evaluates `f`, once, and makes an estimate at each atom.
+    """Calls `f` once and returns the estimate at each atom.
 
     Args:
-      f: Callable, values `[m] + batch_shape + event_shape` to `Tensor` of
-        shape `[m] + batch_shape`.
+      f: Callable that maps values of shape `[m] + batch_shape + event_shape` to
+        a `Tensor` of shape `[m] + batch_shape`.
       distribution: The distribution. Differentiate `atoms.log_prob`, not its
         `log_prob`.
       atoms: `Atoms`.
-      seed: Stateless seed, `int32[2]`, for noise of the estimator's own.
+      seed: Stateless seed, `int32[2]`, of the estimator's own noise.
 
     Returns:
       estimate: An `Estimate`.
@@ -212,10 +236,10 @@ class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
   def combine(
     self, estimate: Estimate, atoms: Atoms
   ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Sums over the atoms.
+    """Sums `w_i g(z_i)` over the atoms.
 
     Args:
-      estimate: What `evaluate` returned.
+      estimate: The result of `evaluate`.
       atoms: `Atoms`.
 
     Returns:
@@ -224,16 +248,22 @@ class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
       auxiliary: `Tensor` of `batch_shape`.
     """
     value, surrogate, auxiliary = _checked(estimate, atoms, self)
-    # Half precision is summed in the dtype of the weights.
+    # Values in half precision are summed in the dtype of the weights, float32.
     dtype = dtypes.widest([value, atoms.weights])
     weights = tf.cast(atoms.weights, dtype)
-    total = tf.reduce_sum(weights * tf.cast(value, dtype), axis=0)
-    surrogate = tf.reduce_sum(weights * tf.cast(surrogate, dtype), axis=0)
+    total = self.sum_atoms(weights * tf.cast(value, dtype), atoms)
+    surrogate = self.sum_atoms(weights * tf.cast(surrogate, dtype), atoms)
     if auxiliary is None:
       return total, surrogate, tf.zeros_like(total)
-    return total, surrogate, tf.cast(auxiliary, dtype)
+    auxiliary = tf.cast(auxiliary, dtype)
+    return total, surrogate, tf.broadcast_to(auxiliary, tf.shape(total))
 
-  # Of any type, since those of Keras are no `tf.Variable`s.
+  def sum_atoms(self, terms: tf.Tensor, atoms: Atoms) -> tf.Tensor:
+    """Sums a term of each atom to `batch_shape`."""
+    del atoms
+    return tf.reduce_sum(terms, axis=0)
+
+  # The type is `Any` because Keras variables are not `tf.Variable`s.
 
   @property
   def variables(self) -> tuple[Any, ...]:
@@ -246,21 +276,37 @@ class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
     return _merged(super().trainable_variables, self, 'trainable_variables')
 
 
-def _merged(own, module, kind):
-  """Adds variables of attributes that carry some but are no `tf.Module`."""
+def _merged(own: tuple[Any, ...], module: Any, kind: str) -> tuple[Any, ...]:
+  """Adds the variables of attributes that are not `tf.Module`s.
+
+  Keras 3 networks are such attributes. They are recognised without importing
+  Keras: they have an attribute that lists their variables.
+
+  Args:
+    own: Tuple, the variables that `tf.Module` finds.
+    module: The estimator.
+    kind: Python `str`, 'variables' or 'trainable_variables'.
+
+  Returns:
+    variables: Tuple without repetitions.
+  """
   found = list(own)
   for part in (module, *module.submodules):
+    # Attributes `_self_...` are bookkeeping of TensorFlow.
     for attribute in tf.nest.flatten(
       [v for k, v in vars(part).items() if not k.startswith('_self_')]
     ):
       if not isinstance(attribute, (tf.Module, tf.Variable)):
         found += list(getattr(attribute, kind, None) or [])
+  # By identity, because comparing variables compares their values.
   unique = {id(variable): variable for variable in found}
   return tuple(unique.values())
 
 
-def _checked(estimate, atoms, estimator):
-  """Returns an `Estimate`; raises unless a user's estimator made it right."""
+def _checked(
+  estimate: Any, atoms: Atoms, estimator: GradientEstimator
+) -> Estimate:
+  """Returns the `Estimate`, or raises if a user's estimator made it wrong."""
   name = type(estimator).__name__
   if not isinstance(estimate, Estimate):
     raise TypeError(
@@ -278,7 +324,7 @@ def _checked(estimate, atoms, estimator):
   return estimate
 
 
-def check_estimator(estimator, name='estimator'):
+def check_estimator(estimator: Any, name: str = 'estimator') -> None:
   """Raises `TypeError` unless an argument is a `GradientEstimator`."""
   if not isinstance(estimator, GradientEstimator):
     raise TypeError(

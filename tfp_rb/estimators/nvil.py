@@ -17,27 +17,28 @@ __all__ = ['NVIL']
 
 
 class NVIL(GradientEstimator):
-  """The score function with a baseline that a network predicts.
+  """Uses the score function with a baseline that a network predicts.
 
   ```none
   g(z) = (f(z) - b - c) / s  grad log q(z) + grad f(z)
   ```
 
-  `b` is the network's, one number for each batch member. Its regression, the
-  mean of `(f - b - c)^2` over the draws from the rest (only these have
-  variance), travels in `auxiliary` and reaches nothing but `b`; the value
-  stays the loss. Costs `k + M` evaluations of `f`, in one call.
+  The network predicts `b`, one number for each batch member. It is trained by
+  regression: the mean of `(f - b - c)^2` over the draws from the rest (only
+  these have variance) is passed on as `auxiliary` and has a gradient w.r.t. `b`
+  only. The value stays the loss. Costs `k + M` evaluations of `f`, in one call.
 
-  `c` and `s` are 0 and 1 unless asked for. `center=True` subtracts the moving
-  average of `f - b`, and stays unbiased: it is that of the steps before.
-  `normalize=True` divides by the moving standard deviation where that exceeds
-  1, and so **biases** the gradient: it is scaled down. Both averages are
-  variables, not trained, moved by every call of `expectation`; so make the
-  estimator once, and bind each step's inputs by `with_inputs`.
+  By default `c` is 0 and `s` is 1. `center=True` subtracts the moving average
+  of `f - b`. The gradient stays unbiased, because the average is that of the
+  previous steps. `normalize=True` divides by the moving standard deviation
+  where that exceeds 1, which scales the gradient down and so **biases** it.
+  Both averages are non-trainable variables that every call of `expectation`
+  updates. Make the estimator once, and bind the inputs of each step with
+  `with_inputs`.
 
   Several threads, `tf.data` pipelines and replicas of `tf.distribute` may use
   the same estimator at once. The moving averages are the exception: every call
-  reads and moves them, so the result depends on the order of the calls. Give
+  reads and updates them, so the result depends on the order of the calls. Give
   each thread its own estimator, or leave `center` and `normalize` off.
 
   #### Examples
@@ -101,27 +102,31 @@ class NVIL(GradientEstimator):
     self.baseline = baseline
     self.center = bool(center)
     self.normalize = bool(normalize)
+    # Without these settings there is no variable to save.
     if self.center or self.normalize:
       self.moving_mean = tf.Variable(0.0, trainable=False, name='moving_mean')
       self.moving_variance = tf.Variable(
         0.0, trainable=False, name='moving_variance'
       )
 
+  why_not_pooled = None
+
   def bind(self, *inputs: Any) -> 'NVIL':
-    # A Tensor, or a callable without arguments, is left as it is.
+    # A Tensor or a callable without arguments needs no inputs.
     return self.with_inputs(*inputs) if _takes_inputs(self.baseline) else self
 
   def with_inputs(self, *inputs: Any) -> 'NVIL':
     """Returns this estimator with `baseline(*inputs)` for its baseline.
 
     Args:
-      *inputs: What `baseline`, a network, is called with: this step's images.
+      *inputs: The arguments of `baseline`, a network: the images of this step.
 
     Returns:
       estimator: An `NVIL` that shares all variables with this one.
     """
-    bound = copy.copy(self)
-    bound.baseline = lambda: self.baseline(*inputs)
+    network: Any = self.baseline
+    bound = copy.copy(self)  # shares the moving averages
+    bound.baseline = lambda: network(*inputs)
     return bound
 
   def evaluate(
@@ -132,14 +137,13 @@ class NVIL(GradientEstimator):
     seed: StatelessSeed,
   ) -> Estimate:
     del distribution, seed
-    value, signal = evaluate(f, atoms.values)
-    given = tf.convert_to_tensor(self._baseline_given_inputs())
-    if given.shape.is_compatible_with(value.shape[1:] + [1]):
-      given = tf.squeeze(given, axis=-1)  # the output unit of a network
-    level = check_level(given, value)
+    value, signal = evaluate(f, atoms.values)  # [m] + batch_shape
+    level = check_level(self._baseline_given_inputs(), value, atoms)
+    # The regression trains the network, but not the model through `signal`.
     error = tf.stop_gradient(signal) - level
     inverse_scale = tf.ones([], value.dtype)
     if self.center or self.normalize:
+      # Read before the update: averages that contain this draw would bias.
       mean, variance = (
         tf.cast(tf.stop_gradient(v.read_value()), value.dtype)
         for v in (self.moving_mean, self.moving_variance)
@@ -150,7 +154,7 @@ class NVIL(GradientEstimator):
       if self.normalize:
         inverse_scale = tf.math.rsqrt(tf.maximum(variance, 1.0))
     ratio = tf.cast(gradients.likelihood_ratio(atoms.log_prob), value.dtype)
-    # Zero in value; its gradient is the score function's.
+    # This is 0 and differentiates to the score, divided by `s`.
     move = (ratio - 1.0) * inverse_scale
     return Estimate(
       value,
@@ -158,7 +162,8 @@ class NVIL(GradientEstimator):
       auxiliary=mean_over_draws(error**2, atoms),
     )
 
-  def _baseline_given_inputs(self):
+  def _baseline_given_inputs(self) -> Any:
+    """Returns the output of the network, or the Tensor given in its place."""
     if not callable(self.baseline):
       return self.baseline
     if checks.num_arguments(self.baseline):
@@ -169,10 +174,11 @@ class NVIL(GradientEstimator):
       )
     return self.baseline()
 
-  def _update(self, signal, atoms):
-    """Moves the averages by what the draws of the whole batch say."""
+  def _update(self, signal: tf.Tensor, atoms: Atoms) -> None:
+    """Updates the averages with the draws of the whole batch."""
     mean = mean_over_draws(signal, atoms, keep_batch=False)
     variance = mean_over_draws((signal - mean) ** 2, atoms, keep_batch=False)
+    # Without any draw both are 0, and the averages stay as they are.
     is_drawn = tf.reduce_any(is_draw(atoms) & (atoms.weights > 0.0))
     for average, new in (
       (self.moving_mean, mean),
@@ -182,11 +188,12 @@ class NVIL(GradientEstimator):
       average.assign_add(tf.where(is_drawn, step, tf.zeros_like(step)))
 
 
-def _takes_inputs(baseline):
-  """Returns whether a baseline is a network to be called with inputs."""
+def _takes_inputs(baseline: Any) -> bool:
+  """Returns whether a baseline is a network that is called with inputs."""
   if not callable(baseline):
     return False
-  call = getattr(baseline, 'call', baseline)  # that of a Keras layer
+  # The signature of a Keras layer is that of its `call`.
+  call = getattr(baseline, 'call', baseline)
   return any(
     p.kind is p.VAR_POSITIONAL
     or (p.default is p.empty and p.kind is not p.VAR_KEYWORD)

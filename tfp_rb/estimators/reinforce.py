@@ -1,5 +1,7 @@
 """The score-function estimator."""
 
+from typing import Any
+
 import tensorflow as tf
 
 from tfp_rb.baselines.base import Baseline, is_baseline
@@ -18,7 +20,7 @@ __all__ = ['REINFORCE']
 
 
 class REINFORCE(GradientEstimator):
-  """The score-function estimator, with a baseline.
+  """Estimates the gradient with the score function and a baseline.
 
   ```none
   g(z) = (f(z) - b) grad log q(z) + grad f(z)
@@ -27,7 +29,7 @@ class REINFORCE(GradientEstimator):
   Unbiased with every baseline of `tfp_rb.baselines`, in value, gradient and
   Hessian, Rao-Blackwellized or not. Costs `num_samples` evaluations of `f`
   (`num_summed + num_samples` when Rao-Blackwellized), in one call, plus those
-  that the baseline asks for.
+  that the baseline needs.
 
   REINFORCE+ of [2] is `REINFORCE(baseline=baselines.IndependentSample())`.
 
@@ -65,10 +67,10 @@ class REINFORCE(GradientEstimator):
     """Makes the estimator.
 
     Args:
-      *positional: One of `tfp_rb.baselines`, in place of `baseline=`. Numbers
+      *positional: One of `tfp_rb.baselines`, instead of `baseline=`. Numbers
         are accepted by keyword only, since `REINFORCE(5)` reads as five draws.
-      baseline: One of `tfp_rb.baselines`, or a number or a `Tensor` of the
-        batch shape of the distribution, a constant. `None`: no baseline.
+      baseline: One of `tfp_rb.baselines`, or a constant: a number or a `Tensor`
+        of the batch shape of the distribution. `None` means no baseline.
       num_samples: Python `int`, the number of draws.
       name: Python `str`, name of the `tf.Module`.
 
@@ -81,8 +83,13 @@ class REINFORCE(GradientEstimator):
     self.baseline = as_baseline(baseline)
 
   @classmethod
-  def _argument_names(cls):
+  def _argument_names(cls) -> list[str]:
+    # Without `positional`, whose baseline is stored as `baseline`.
     return ['baseline', 'num_samples']
+
+  @property
+  def why_not_pooled(self) -> str | None:
+    return self.baseline.why_not_pooled
 
   def num_extra(self, num_atoms: int) -> int:
     return self.baseline.num_extra(num_atoms)
@@ -98,10 +105,10 @@ class REINFORCE(GradientEstimator):
     num_atoms = atoms.weights.shape[0]
     values = atoms.values
     if atoms.extra is not None:
-      # One call of `f` for all: the baseline's draws ride along.
+      # One call of `f` serves the atoms and the draws of the baseline.
       values = tf.concat([values, atoms.extra], axis=0)
     everything, signals = evaluate(f, values)
-    value, signal = everything[:num_atoms], signals[:num_atoms]
+    value, signal = everything[:num_atoms], signals[:num_atoms]  # [m] + batch
     correction = self.baseline.evaluate(
       distribution=distribution,
       atoms=atoms,
@@ -112,13 +119,15 @@ class REINFORCE(GradientEstimator):
     level = tf.stop_gradient(tf.cast(correction.level, value.dtype))
     return Estimate(
       value,
+      # Equation (4) of [2]. `ratio - 1` is 0 and differentiates to the score;
+      # `signal` is not stopped, so that the Hessian is unbiased as well.
       surrogate=value + (signal - level) * (ratio - 1.0),
       auxiliary=correction.auxiliary,
     )
 
 
-def _only_baseline(positional, keyword):
-  """Returns the one `Baseline` among the positional arguments."""
+def _only_baseline(positional: tuple[Any, ...], keyword: Any) -> Baseline:
+  """Returns the single positional argument if it is a `Baseline`."""
   if len(positional) > 1 or keyword is not None:
     raise TypeError(
       '`baseline` must be given once; got '

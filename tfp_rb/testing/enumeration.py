@@ -1,45 +1,67 @@
-"""All outcomes of an estimator, one by one: exact moments without a seed.
+"""Enumerates all outcomes of an estimator: exact moments without randomness.
 
-An estimator draws all its atoms from the partition that it is given. Here it is
-given a partition whose draws are read from a script, one outcome after the
-other along a further batch dimension.
+An estimator draws all its atoms from the partition that it is given. Here that
+is a partition whose draws are read from a script. All outcomes are evaluated at
+once: outcome `t` is member `t` of a further batch dimension in front.
 """
 
+from collections.abc import Iterable, Sequence
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from tfp_rb._expectation import estimate_at
-from tfp_rb.designs import CheckedIntegrand, make_atoms
+from tfp_rb.designs import make_atoms
 from tfp_rb.estimators.base import GradientEstimator
 from tfp_rb.internal import random, shapes
-from tfp_rb.partitions import NotRegisteredError, partition_of
+from tfp_rb.internal.types import (
+  Distribution,
+  Integrand,
+  Problem,
+  StatelessSeed,
+  TensorLike,
+)
+from tfp_rb.partitions import (
+  NotRegisteredError,
+  Partition,
+  SiteGroup,
+  partition_of,
+)
 
-__all__ = ['Outcomes', 'enumerate_outcomes', 'exact_reference', 'tile']
+__all__ = [
+  'Outcomes',
+  'enumerate_outcomes',
+  'enumerate_without_noise',
+  'exact_reference',
+  'flat',
+  'tile',
+]
+
+_NEGLIGIBLE = 1e-13  # the mass of a countable support that may be left out
 
 
 class Outcomes(NamedTuple):
-  """Every outcome `t` of the draws of an estimator.
+  """All outcomes of the draws of an estimator; there are `T`.
 
   Attributes:
-    probabilities: Array of shape `[T] + batch_shape`, each row sums to 1.
+    probabilities: Array of shape `[T] + batch_shape` that sums to 1 over `T`.
     values: Array of shape `[T] + batch_shape`, the estimates of the value.
-    weighted_gradients: List of arrays `[T] + shape` of the parameters: gradient
-      of `sum(probabilities[t] * values[t])` over the batch. Their sum over `t`
-      is the expected gradient.
-    num_evaluations: Python `int`, the atoms at which `f` is evaluated for one
-      estimate.
+    weighted_gradients: List of arrays, `[T]` plus the shape of a parameter:
+      gradients of `probabilities[t] * values[t]`, summed over the batch. Their
+      sum over `t` is the expected gradient.
+    num_evaluations: Python `int`, the number of atoms at which `f` is evaluated
+      for one estimate.
   """
 
   probabilities: np.ndarray
   values: np.ndarray
-  weighted_gradients: list
+  weighted_gradients: list[np.ndarray]
   num_evaluations: int
 
 
-def tile(parameters, num_copies):
+def tile(parameters: Sequence[TensorLike], num_copies: int) -> list[tf.Tensor]:
   """Copies every parameter along a new first axis, which becomes a batch."""
   return [
     tf.broadcast_to(p, [num_copies, *p.shape])
@@ -47,7 +69,12 @@ def tile(parameters, num_copies):
   ]
 
 
-def _select(table, index, site_axis):
+def flat(arrays: Iterable[TensorLike]) -> np.ndarray:
+  """Returns all components of a list of arrays as one vector, in float64."""
+  return np.concatenate([np.ravel(np.asarray(a, np.float64)) for a in arrays])
+
+
+def _select(table: tf.Tensor, index: tf.Tensor, site_axis: int) -> tf.Tensor:
   """Takes `table[index[t, s, j], t, ..., s]`.
 
   Args:
@@ -64,61 +91,69 @@ def _select(table, index, site_axis):
   return tf.transpose(taken, np.argsort(order))
 
 
-def _law_of_rest(every, part):
-  """Probabilities of all values given that none of the summed is drawn."""
+def _law_of_rest(every: Partition, part: Partition) -> tf.Tensor:
+  """Returns the probability of each value given that no summed one is drawn.
+
+  Args:
+    every: `Partition` that lists all `K` values.
+    part: `Partition` of the same distribution, from which draws are made.
+
+  Returns:
+    law: `Tensor` of shape `[K] + batch_shape`.
+  """
   batch_rank = part.log_rest.shape.rank
   equal = every.values[:, tf.newaxis] == part.values[tf.newaxis]
   equal = tf.reduce_all(
     equal, axis=list(range(2 + batch_rank, equal.shape.rank))
-  )
+  )  # [K, k] + batch_shape
   # A listed value without weight is not summed: it is impossible, or repeated.
   is_summed = part.log_weights > -np.inf
   summed = tf.reduce_any(equal & is_summed, axis=1)
   masses = tf.where(summed, tf.zeros_like(every.weights), every.weights)
   total = tf.reduce_sum(masses, axis=0)
-  # From an empty rest anything may be drawn; it will weigh 0.
+  # Draws from an empty rest have weight 0, so any law will do.
   masses = tf.where(total > 0.0, masses, every.weights)
   return masses / tf.reduce_sum(masses, axis=0)
 
 
 class _NotEnumerableError(Exception):
-  """Raised where draws are not independent given those before."""
+  """Raised when the draws of an estimator cannot be enumerated one by one."""
 
 
 class _Counter:
-  """Counts the independent draws, as a script with a single outcome."""
+  """Counts the draws that an estimator makes, and makes them at random."""
 
-  def __init__(self, batch_rank):
+  def __init__(self, batch_rank: int) -> None:
     self._batch_rank = batch_rank
-    self.num_values = []  # one entry for each draw
+    self.num_values: list[int] = []  # one entry for each draw
 
-  def draw(self, scripted, num_draws):
-    part = scripted.inner
-    sites = part.batch_shape[self._batch_rank :]
-    num_values = [part.num_values] * (math.prod(sites) * num_draws)
+  def draw(self, scripted: '_Scripted', num_draws: int) -> tf.Tensor:
+    sites = scripted.inner.batch_shape[self._batch_rank :]
+    num_values = [scripted.num_values] * (math.prod(sites) * num_draws)
     self.num_values.extend(num_values)
-    return part.draw_rest(num_draws, tf.constant([0, 0]))
+    # The estimate is thrown away, so any seed will do.
+    return scripted.inner.draw_rest(num_draws, tf.constant([0, 0]))
 
 
 class _Script:
   """Reads draws from a table of outcomes, and keeps their probabilities."""
 
-  def __init__(self, index, batch_rank):
+  def __init__(self, index: tf.Tensor, batch_rank: int) -> None:
     """Stores the outcomes.
 
     Args:
-      index: `int32` `Tensor` of shape `[T, draws]`, numbers of values.
+      index: `int32` `Tensor` of shape `[T, draws]`: which value is drawn.
       batch_rank: Python `int`, the rank of the batch without outcomes.
     """
     self._index = index
     self._batch_rank = batch_rank
-    self._first = 0
-    self.probabilities = 1.0
+    self._first = 0  # the first draw that is not read yet
+    self.probabilities: float | tf.Tensor = 1.0  # [T] + batch_shape
 
-  def draw(self, scripted, num_draws):
+  def draw(self, scripted: '_Scripted', num_draws: int) -> tf.Tensor:
     part = scripted.inner
-    every = scripted.whole.best(part.num_values)
-    # Behind the values, the outcomes and the batch there may be sites.
+    every = scripted.whole.best(scripted.num_values)
+    # Sites, if any, follow the values, the outcomes and the batch.
     site_axis = 2 + self._batch_rank
     has_sites = part.log_rest.shape.rank > 1 + self._batch_rank
     num_sites = part.batch_shape[-1] if has_sites else 1
@@ -127,119 +162,177 @@ class _Script:
       self._index[:, self._first : stop], [-1, num_sites, num_draws]
     )
     self._first = stop
-    widen = narrow = lambda x: x
-    if not has_sites:
-      widen = lambda x: tf.expand_dims(x, site_axis)
-      narrow = lambda x: tf.squeeze(x, site_axis)
-    chances = _select(widen(_law_of_rest(every, part)), chosen, site_axis)
-    self.probabilities *= tf.reduce_prod(chances, axis=[0, site_axis])
-    return narrow(_select(widen(every.values), chosen, site_axis))
+
+    def select(table: tf.Tensor) -> tf.Tensor:
+      if has_sites:
+        return _select(table, chosen, site_axis)
+      taken = _select(tf.expand_dims(table, site_axis), chosen, site_axis)
+      return tf.squeeze(taken, site_axis)
+
+    law = _law_of_rest(every, part)  # [K, T] + batch_shape (+ [S])
+    chances, values = select(law), select(every.values)
+    over = [0, site_axis] if has_sites else [0]
+    self.probabilities *= tf.reduce_prod(chances, axis=over)
+    # No sampler draws an impossible value, and `f` may be NaN there.
+    likeliest = tf.argmax(law, axis=0, output_type=tf.int32)
+    return tf.where(
+      shapes.with_event_rank(chances > 0.0, values),
+      values,
+      shapes.take(every.values, likeliest[tf.newaxis]),
+    )
 
 
 class _Scripted:
-  """A partition whose draws are read from a script."""
+  """A partition whose draws are read from a script.
 
-  def __init__(self, inner, whole, script):
+  Partitions that are made from it read from the same script, in the order in
+  which the estimator draws.
+  """
+
+  def __init__(
+    self, inner: Partition, whole: Partition, script: _Counter | _Script
+  ) -> None:
+    if whole.num_values is None:
+      raise _NotEnumerableError
     self.inner = inner
     self.whole = whole
+    self.num_values = whole.num_values
     self._script = script
 
-  def __getattr__(self, name):
+  def __getattr__(self, name: str) -> Any:
     return getattr(self.inner, name)
 
-  def _around(self, inner):
+  def _around(self, inner: Partition) -> '_Scripted':
     return _Scripted(inner, self.whole, self._script)
 
-  def replace(self, **changes):
+  def replace(self, **changes: Any) -> '_Scripted':
     return self._around(self.inner.replace(**changes))
 
-  def best(self, num_summed):
+  def best(self, num_summed: int) -> '_Scripted':
     return self._around(self.inner.best(num_summed))
 
-  def excluding(self, values):
+  def excluding(self, values: tf.Tensor) -> '_Scripted':
     return self._around(self.inner.excluding(values))
 
-  def truncated(self, num_summed):
+  def truncated(self, num_summed: tf.Tensor) -> '_Scripted':
     return self._around(self.inner.truncated(num_summed))
 
-  def sites(self):
+  def sites(self) -> list[SiteGroup]:
+    def scripted(part: Partition) -> Any:
+      return _Scripted(part, part, self._script)
+
     return [
-      group._replace(
-        partition=_Scripted(group.partition, group.partition, self._script)
-      )
+      group._replace(partition=scripted(group.partition))
       for group in self.inner.sites()
     ]
 
-  def draw_rest(self, num_draws, seed):
+  def draw_rest(self, num_draws: int, seed: StatelessSeed) -> tf.Tensor:
     del seed
     return self._script.draw(self, num_draws)
 
   @property
-  def num_uniforms(self):
+  def num_uniforms(self) -> int:
+    # A sampler that asks for it makes its own uniforms, dependent ones perhaps.
     raise _NotEnumerableError
 
 
-def _estimate(estimator, f, distribution, script, seed):
-  """`expectation`, with draws that are read from a script."""
+def _estimate(
+  estimator: GradientEstimator,
+  f: Integrand,
+  distribution: Distribution,
+  script: _Counter | _Script,
+  seed: StatelessSeed,
+) -> tf.Tensor:
+  """Returns what `expectation` would return with the draws of a script."""
   atom_seed, noise_seed = random.split_seed(seed, n=2)
   whole = partition_of(distribution)
-  atoms = estimator.atoms_of(_Scripted(whole, whole, script), atom_seed)
-  integrand = CheckedIntegrand(f, shapes.as_list(atoms.weights)[1:])
+  scripted: Any = _Scripted(whole, whole, script)  # It acts as a `Partition`.
+  atoms = estimator.atoms_of(scripted, atom_seed)
+  integrand = estimator.integrand(f, atoms)
   return estimate_at(atoms, integrand, distribution, estimator, noise_seed)
 
 
-def enumerate_outcomes(
-  estimator, problem, parameters, most_outcomes, seed=(0, 0)
-):
-  """Returns the `Outcomes` of an estimator, or `None` if they are too many.
+def _count(
+  estimator: GradientEstimator,
+  f: Integrand,
+  distribution: Distribution,
+  seed: StatelessSeed,
+) -> tuple[list[int], int]:
+  """Makes one estimate to see what it draws and evaluates.
 
   Args:
-    estimator: A `GradientEstimator` that draws from its partition alone, and
-      that has no noise of its own.
-    problem: Callable, parameters to `(f, distribution)`, for parameters with
-      any further batch dimensions in front.
-    parameters: List of `Tensor`s.
-    most_outcomes: Python `int`.
-    seed: Stateless seed of what noise there may be.
+    estimator: A `GradientEstimator`.
+    f: Callable of atoms.
+    distribution: A discrete distribution with a partition.
+    seed: Stateless seed.
 
   Returns:
-    outcomes: `Outcomes` or `None`.
+    num_values: List of Python `int`s, the number of values of each draw.
+    num_evaluations: Python `int`, the number of atoms at which `f` is
+      evaluated.
+  """
+  counter = _Counter(distribution.batch_shape.rank)
+  num_evaluations = 0
+
+  def counted(values: tf.Tensor) -> tf.Tensor:
+    nonlocal num_evaluations
+    if tf.executing_eagerly():  # Tracing evaluates nothing.
+      num_evaluations += values.shape[0]
+    return f(values)
+
+  _estimate(estimator, counted, distribution, counter, seed)
+  return counter.num_values, num_evaluations
+
+
+def enumerate_outcomes(
+  estimator: GradientEstimator,
+  problem: Problem,
+  parameters: Sequence[TensorLike],
+  most_outcomes: int,
+  seed: StatelessSeed = (0, 0),
+) -> Outcomes | None:
+  """Returns the `Outcomes` of an estimator, or `None` if that is not possible.
+
+  Args:
+    estimator: A `GradientEstimator`.
+    problem: Callable that takes the parameters, with any further batch
+      dimensions in front, and returns the pair `(f, distribution)`.
+    parameters: List of `Tensor`s.
+    most_outcomes: Python `int`, the largest number of outcomes to enumerate.
+    seed: Stateless seed of noise other than the draws, which is not enumerated.
+
+  Returns:
+    outcomes: `Outcomes`; `None` if there are too many, or if the estimator does
+      not draw from a partition, or makes its draws from uniforms.
   """
   if type(estimator).sample_atoms is not GradientEstimator.sample_atoms:
-    return None  # it does not draw from a partition
+    return None  # Its draws need not come from a partition.
   seed = tf.constant(seed)
   f, distribution = problem(*map(tf.convert_to_tensor, parameters))
   try:
     num_values = partition_of(distribution).num_values
   except NotRegisteredError:
     return None
+  # A single draw has as many outcomes as there are values.
   if num_values is None or num_values > most_outcomes:
     return None
-  batch_rank = distribution.batch_shape.rank
-  counter, num_evaluations = _Counter(batch_rank), 0
-
-  def counted(values):
-    nonlocal num_evaluations
-    if tf.executing_eagerly():  # tracing evaluates nothing
-      num_evaluations += values.shape[0]
-    return f(values)
-
   try:
-    _estimate(estimator, counted, distribution, counter, seed)
+    sizes, num_evaluations = _count(estimator, f, distribution, seed)
   except _NotEnumerableError:
     return None
-  num_outcomes = math.prod(counter.num_values)
+  num_outcomes = math.prod(sizes)  # T
   if num_outcomes > most_outcomes:
     return None
 
-  index = np.indices(counter.num_values, np.int32)
-  index = index.reshape([len(counter.num_values), num_outcomes]).T
-  script = _Script(tf.constant(index), batch_rank)
+  index = np.indices(sizes, np.int32).reshape([len(sizes), num_outcomes])
+  script = _Script(tf.constant(index.T), distribution.batch_shape.rank)
   tiled = tile(parameters, num_outcomes)
   with tf.GradientTape() as tape:
     tape.watch(tiled)
     f_of_tiled, distribution = problem(*tiled)
     values = _estimate(estimator, f_of_tiled, distribution, script, seed)
+    # Sampling does not differentiate how likely a draw is, nor do we here: the
+    # gradient of each outcome is that of its estimate alone.
     probabilities = tf.cast(
       tf.stop_gradient(script.probabilities), values.dtype
     )
@@ -254,15 +347,38 @@ def enumerate_outcomes(
   )
 
 
-def exact_reference(problem, parameters, most_values=2**16):
-  """Value and gradients of `sum_z q(z) f(z)`, written out.
+def enumerate_without_noise(
+  estimator: GradientEstimator,
+  problem: Problem,
+  parameters: Sequence[TensorLike],
+  most_outcomes: int,
+) -> Outcomes | None:
+  """Returns the `Outcomes`; `None` also if an outcome depends on the seed."""
+  found = []
+  for seed in ((0, 0), (0, 1)):
+    outcomes = enumerate_outcomes(
+      estimator, problem, parameters, most_outcomes, seed
+    )
+    if outcomes is None:
+      return None
+    found.append(outcomes)
+  first, second = (flat(o.weighted_gradients) for o in found)
+  # A gradient that is NaN with both seeds is no sign of noise.
+  is_same = np.array_equal(first, second, equal_nan=True)
+  return found[0] if is_same else None
 
-  A countable support is cut where what is left has a mass below `1e-13`.
+
+def exact_reference(
+  problem: Problem, parameters: Sequence[TensorLike], most_values: int = 2**16
+) -> tuple[np.ndarray, list[np.ndarray]]:
+  """Returns the explicit sum `sum_z q(z) f(z)` and its gradients.
+
+  A countable support is cut where the mass of the rest is below `1e-13`.
 
   Args:
     problem: As in `enumerate_outcomes`.
     parameters: List of `Tensor`s.
-    most_values: Python `int`, the largest number of values that is summed.
+    most_values: Python `int`, the largest number of values that are summed.
 
   Returns:
     value: Array of `batch_shape`.
@@ -276,17 +392,20 @@ def exact_reference(problem, parameters, most_values=2**16):
     num_values = whole.num_values
     num_summed = 64 if num_values is None else min(num_values, most_values)
     every = whole.best(num_summed)
-    while num_summed < most_values and np.max(every.rest_weight) > 1e-13:
+    while num_summed < most_values and np.max(every.rest_weight) > _NEGLIGIBLE:
       num_summed *= 2
       every = whole.best(num_summed)
-    if np.max(every.rest_weight) > 1e-13:
+    left = np.max(every.rest_weight)
+    if left > _NEGLIGIBLE:
       raise ValueError(
-        f'`problem` must have a distribution whose mass lies on at most '
-        f'{most_values} values, but a mass of {np.max(every.rest_weight):.1e} '
-        'is left. Choose a more concentrated one.'
+        '`problem` must return a distribution whose mass lies on at most '
+        f'{most_values} values; got one with a mass of {left:.1e} on others. '
+        'Choose a more concentrated distribution.'
       )
     atoms = make_atoms(whole, every, every.values, every.weights, num_summed)
+    # The weights are constants. Only `log_prob` has a gradient.
     probs = tf.exp(atoms.log_prob)
+    # `make_atoms` replaced impossible values, which must not count twice.
     probs = tf.where(atoms.weights > 0.0, probs, tf.zeros_like(probs))
     value = f(atoms.values)
     value = tf.reduce_sum(tf.cast(probs, value.dtype) * value, axis=0)

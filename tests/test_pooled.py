@@ -1,0 +1,425 @@
+"""One budget for a whole batch: allocation, atoms, and no bias."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from errors import raises
+import internals
+import tfp_rb
+from tfp_rb import baselines
+
+tfd = tfp.distributions
+
+SEED = (3, 1)
+
+
+def naive_level(priority, number):
+  """The `c` at which `sum(min(1, priority / c))` is `number`, by bisection."""
+  low, high = 0.0, np.sum(priority) + 1.0
+  for _ in range(200):
+    middle = 0.5 * (low + high)
+    if np.sum(np.minimum(1.0, priority / middle)) > number:
+      low = middle
+    else:
+      high = middle
+  return high
+
+
+def naive_priority(probs):
+  """`q(z) |e_z - q|` of all values but the best, `[K - 1, B]`, best first."""
+  ordered = -np.sort(-probs, axis=1)
+  norm = np.sqrt(1.0 - 2.0 * ordered + np.sum(ordered**2, axis=1)[:, None])
+  return (ordered * norm)[:, 1:].T
+
+
+def pieces(priority, number):
+  """Uniforms in the middle of the pieces between which outcomes differ."""
+  level = naive_level(priority, number)
+  p = np.minimum(1.0, priority / level)
+  ends = np.mod(np.cumsum(np.where(p < 1.0 - 1e-9, p, 0.0)), 1.0)
+  ends = np.unique(np.concatenate([[0.0, 1.0], ends]))
+  return [(0.5 * (a + b), b - a) for a, b in itertools.pairwise(ends)]
+
+
+def random_logits(rng, num_rows, num_values):
+  scale = rng.choice([0.2, 1.0, 4.0], size=[num_rows, 1])
+  return scale * rng.normal(size=[num_rows, num_values])
+
+
+def mean_over_outcomes(estimate, outcomes, variables):
+  """Mean value and gradients of `estimate(outcome)`."""
+  totals = [0.0] * (1 + len(variables))
+  for outcome, chance in outcomes:
+    with tf.GradientTape() as tape:
+      value = estimate(outcome)
+    gradients = tape.gradient(value, variables, unconnected_gradients='zero')
+    results = [value, *map(tf.convert_to_tensor, gradients)]
+    totals = [t + chance * np.asarray(r) for t, r in zip(totals, results)]
+  return totals
+
+
+ESTIMATORS = {
+  'default': lambda: None,
+  'constant': lambda: tfp_rb.REINFORCE(baseline=0.7),
+  'constant_of_rows': lambda: tfp_rb.REINFORCE(
+    baseline=tf.constant([0.7, -1.0, 0.2], tf.float64)
+  ),
+  'Learned': lambda: tfp_rb.REINFORCE(baselines.Learned(np.float64(0.4))),
+  'NVIL': lambda: tfp_rb.NVIL(tf.constant([[0.3], [1.0], [-2.0]], tf.float64)),
+}
+
+
+@pytest.mark.parametrize('number', [4, 5, 7, 11, 12])
+@pytest.mark.parametrize('name', ESTIMATORS)
+def test_value_and_gradient_are_unbiased(name, number):
+  rng = np.random.default_rng(number)
+  logits = tf.Variable(random_logits(rng, 3, 4))
+  cost = tf.Variable(5.0 + rng.normal(size=[3, 4]))
+  estimator = tfp_rb.pooled(ESTIMATORS[name](), budget=number)
+
+  def f(z, rows):
+    # It depends on the parameters of `q` as well.
+    scale = 1.0 + 0.1 * tf.gather(tf.reduce_sum(logits**2, axis=-1), rows)
+    return scale * tf.gather_nd(cost, tf.stack([rows, z], axis=-1))
+
+  def estimate(u):
+    q = tfd.Categorical(logits=logits)
+    return internals.pooled_estimate(f, q, estimator, u)
+
+  probs = tf.nn.softmax(logits).numpy()
+  outcomes = pieces(naive_priority(probs).ravel(), number - 3)
+  actual = mean_over_outcomes(estimate, outcomes, [logits, cost])
+  with tf.GradientTape() as tape:
+    scale = 1.0 + 0.1 * tf.reduce_sum(logits**2, axis=-1)
+    terms = tf.nn.softmax(logits) * scale[:, tf.newaxis] * cost
+    value = tf.reduce_sum(terms, axis=-1)
+  expected = [value, *tape.gradient(value, [logits, cost])]
+  for a, e in zip(actual, expected, strict=True):
+    np.testing.assert_allclose(a, e, atol=1e-10)
+
+
+def test_the_hessian_is_unbiased():
+  rng = np.random.default_rng(8)
+  logits = tf.Variable(random_logits(rng, 2, 3))
+  cost = tf.constant(rng.normal(size=[2, 3]))
+  direction = tf.constant(rng.normal(size=[2, 3]))
+  estimator = tfp_rb.pooled(budget=4)
+
+  def product(value_of):
+    with tf.GradientTape() as outer:
+      with tf.GradientTape() as inner:
+        value = tf.reduce_sum(value_of())
+      along = tf.reduce_sum(inner.gradient(value, logits) * direction)
+    return outer.gradient(along, logits).numpy()
+
+  def f(z, rows):
+    return tf.gather_nd(cost, tf.stack([rows, z], axis=-1)) + tf.gather(
+      tf.reduce_sum(logits**3, axis=-1), rows
+    )
+
+  probs = tf.nn.softmax(logits).numpy()
+  actual = sum(
+    chance
+    * product(
+      lambda u=u: internals.pooled_estimate(
+        f, tfd.Categorical(logits=logits), estimator, u
+      )
+    )
+    for u, chance in pieces(naive_priority(probs).ravel(), 2)
+  )
+  expected = product(
+    lambda: (
+      tf.reduce_sum(tf.nn.softmax(logits) * cost, axis=-1)
+      + tf.reduce_sum(logits**3, axis=-1)
+    )
+  )
+  np.testing.assert_allclose(actual, expected, atol=1e-10)
+
+
+def test_a_value_whose_natural_score_vanishes_is_included():
+  # The score w.r.t. the logits is z (1 - p) - n p = 0 at z = 4.
+  q = tfd.NegativeBinomial(
+    total_count=np.array([4.0, 4.0]), logits=np.zeros([2])
+  )
+  estimator = tfp_rb.pooled(budget=4, num_candidates=8)
+  found = {
+    float(z)
+    for u in np.linspace(0.01, 0.99, 50)
+    for z in internals.pooled_sample(q, estimator, u).values.numpy()
+  }
+  assert 4.0 in found
+
+
+@pytest.mark.parametrize(
+  'make',
+  [
+    lambda: tfd.Poisson(np.array([0.4, 3.0])),
+    lambda: tfd.Independent(
+      tfd.Bernoulli(logits=np.array([[0.3, 2.0, -1.0], [0.1, 0.2, 3.0]])), 1
+    ),
+    lambda: tfd.NegativeBinomial(
+      total_count=np.array([4.0, 1.5]), logits=np.array([0.0, -0.4])
+    ),
+  ],
+  ids=['Poisson', 'product', 'NegativeBinomial'],
+)
+def test_values_beyond_the_candidates_enter_by_draws(make):
+  # The draw of a row is one of many: a calibrated test of the mean value, with
+  # a false-fail rate of 1e-6 (4.9 standard errors), finds 2 % of the spread.
+  q = make()
+  rank = len(q.event_shape)
+  estimator = tfp_rb.pooled(budget=4, num_candidates=2)
+
+  def feature(z):
+    z = tf.cast(z, tf.float64)
+    weights = tf.range(1.0, 4.0, dtype=tf.float64)
+    return tf.reduce_sum(weights * z, axis=-1) if rank else z + 0.1 * z**2
+
+  f = lambda z, rows: feature(z) + 2.0 * tf.cast(rows, tf.float64)
+  run = tf.function(lambda seed: tfp_rb.expectation(f, q, estimator, seed=seed))
+  values = np.array([run(tf.constant([i, 9])) for i in range(4000)])
+  every = tfp_rb.partition(q, 8 if rank else 60)
+  expected = np.sum(every.weights.numpy() * feature(every.values), axis=0)
+  expected = expected + 2.0 * np.arange(2)
+  error = np.std(values, axis=0) / np.sqrt(len(values))
+  assert np.all(np.abs(np.mean(values, axis=0) - expected) < 4.9 * error + 1e-9)
+
+
+@pytest.mark.parametrize('batch_shape', [[5], [2, 3], [1], []])
+def test_weights_of_a_row_sum_to_one_and_atoms_are_as_many_as_the_budget(
+  batch_shape,
+):
+  rng = np.random.default_rng(0)
+  logits = 2.0 * rng.normal(size=[*batch_shape, 6])
+  num_rows = int(np.prod(batch_shape))
+  for number in (num_rows + 1, num_rows + 3):
+    atoms = tfp_rb.pooled(budget=number).sample_atoms(
+      tfd.Categorical(logits=logits), seed=SEED
+    )
+    assert atoms.values.shape == atoms.weights.shape == [number]
+    rows = atoms.pool.rows.numpy()
+    np.testing.assert_array_equal(rows[:num_rows], np.arange(num_rows))
+    sums = np.bincount(rows, atoms.weights, num_rows)
+    np.testing.assert_allclose(sums, 1.0, atol=1e-12)
+    log_probs = tf.nn.log_softmax(np.reshape(logits, [num_rows, 6])).numpy()
+    np.testing.assert_allclose(
+      atoms.log_prob, log_probs[rows, atoms.values.numpy()], atol=1e-12
+    )
+    pairs = set(zip(rows, atoms.values.numpy(), strict=True))
+    assert len(pairs) == number
+
+
+def test_inclusion_probabilities_are_those_of_least_variance():
+  rng = np.random.default_rng(1)
+  for _ in range(50):
+    priority = rng.exponential(size=12) ** 3
+    number = int(rng.integers(1, 12))
+    p = np.zeros(12)
+    for u, chance in pieces(priority, number):
+      index = internals.select(priority, number, u).index.numpy()
+      assert len(set(index)) == number
+      p[index] += chance
+    np.testing.assert_allclose(
+      p, np.minimum(1.0, priority / naive_level(priority, number)), atol=1e-9
+    )
+    bound = np.sum(priority**2 / p)
+    other = np.clip(p + 0.1 * rng.normal(size=12), 1e-3, 1.0)
+    for _ in range(20):  # towards the same sum
+      other = np.clip(other + (number - np.sum(other)) / 12, 1e-3, 1.0)
+    assert np.sum(priority**2 / other) >= bound * (1.0 - 1e-6)
+
+
+def test_many_candidates_of_float32_leave_no_mass_out_of_reach():
+  rng = np.random.default_rng(2)
+  logits = tf.constant(0.1 * rng.normal(size=[64, 4624]), tf.float32)
+  priority = naive_priority(tf.nn.softmax(logits).numpy().astype(np.float64))
+  priority = priority.ravel()
+  for u in (1e-12, 0.3, 1.0 - 1e-12):
+    selection = internals.select(priority, 320, u)
+    index = selection.index.numpy()
+    assert len(set(index)) == 320 and np.all(priority[index] > 0.0)
+    # The points lie where they should: one in each 320th of the total.
+    share = np.cumsum(priority)[index] / np.sum(priority)
+    assert np.max(np.abs(share - (np.arange(320) + u) / 320)) < 1.0 / 320
+
+
+def test_spare_slots_repeat_a_best_value_without_weight():
+  logits = np.array([[0.0, -np.inf, -np.inf], [0.0, 1.0, -np.inf]])
+  seen = []
+
+  def f(z, rows):
+    seen.extend(zip(rows.numpy(), z.numpy(), strict=True))
+    return tf.cast(z, tf.float64)
+
+  estimator = tfp_rb.pooled(budget=5)
+  q = tfd.Categorical(logits=logits)
+  value = tfp_rb.expectation(f, q, estimator, seed=SEED)
+  np.testing.assert_allclose(value, [0.0, tf.sigmoid(1.0)], atol=1e-6)
+  assert len(seen) == 5
+  assert set(seen) <= {(0, 0), (1, 0), (1, 1)}  # nothing impossible
+
+
+@pytest.mark.parametrize('jit_compile', [False, True])
+def test_eager_graph_and_xla_agree(jit_compile):
+  logits = tf.constant(np.random.default_rng(3).normal(size=[4, 5]))
+  f = lambda z, rows: tf.cast(z, tf.float64) ** 2 + tf.cast(rows, tf.float64)
+  estimator = tfp_rb.pooled(budget_per_row=1.5)
+
+  def run(seed):
+    q = tfd.Categorical(logits=logits)
+    return tfp_rb.expectation(f, q, estimator, seed=seed)
+
+  compiled = tf.function(run, jit_compile=jit_compile, autograph=False)
+  for i in range(3):
+    seed = tf.constant([i, 1])
+    np.testing.assert_allclose(compiled(seed), run(seed), atol=1e-12)
+
+
+def test_the_number_of_rows_may_be_unknown_while_tracing():
+  estimator = tfp_rb.pooled(budget_per_row=1.25)
+  f = lambda z, rows: tf.cast(z, tf.float64) + tf.cast(rows, tf.float64)
+
+  @tf.function(input_signature=[tf.TensorSpec([None, 4], tf.float64)])
+  def run(logits):
+    q = tfd.Categorical(logits=logits)
+    return tfp_rb.expectation(f, q, estimator, seed=[0, 1])
+
+  logits = np.random.default_rng(4).normal(size=[9, 4])
+  static = tfp_rb.expectation(
+    f, tfd.Categorical(logits=logits), estimator, seed=[0, 1]
+  )
+  np.testing.assert_allclose(run(logits), static, atol=1e-12)
+  assert run(logits[:0]).shape == [0]
+
+
+def test_an_empty_batch_has_an_empty_result():
+  q = tfd.Categorical(logits=np.zeros([0, 3]))
+  f = lambda z, rows: tf.cast(z, tf.float64)
+  for estimator in (tfp_rb.pooled(budget=4), tfp_rb.pooled(budget_per_row=2.0)):
+    assert tfp_rb.expectation(f, q, estimator).shape == [0]
+
+
+def test_row_weights_move_evaluations_and_leave_every_row_unbiased():
+  logits = np.tile([[0.0, 0.1, 0.3]], [4, 1])
+  probs = np.exp(logits) / np.sum(np.exp(logits), axis=1, keepdims=True)
+  weights = np.array([0.0, 1.0, 1.0, 6.0])
+  estimator = tfp_rb.pooled(budget=7, row_weights=weights)
+  q = tfd.Categorical(logits=logits)
+  f = lambda z, rows: tf.cast(z, tf.float64)
+  rows = [0, 1, 2, 3]
+  scaled = np.maximum(weights, 1e-3 * np.mean(weights))
+  priority = naive_priority(probs) * scaled
+  total, count = 0.0, 0.0
+  for u, chance in pieces(priority.ravel(), 3):
+    value = internals.pooled_estimate(f, q, estimator, u)
+    total = total + chance * value.numpy()
+    atoms = internals.pooled_sample(q, estimator, u)
+    count = count + chance * np.bincount(atoms.pool.rows, minlength=4)
+  np.testing.assert_allclose(total, probs @ np.arange(3.0), atol=1e-10)
+  assert count[3] == np.max(count) > 2.5 and np.argmin(count) in rows[:1]
+
+
+def test_it_is_silent_where_the_target_is_reached():
+  # vi's signal is 0 at q = p, for each row.
+  log_p = tf.constant(np.log([[0.1, 0.2, 0.7], [0.3, 0.3, 0.4]]))
+  logits = tf.Variable(log_p)
+  estimator = tfp_rb.pooled(budget=4)
+  with tf.GradientTape() as tape:
+    q = tfd.Categorical(logits=logits)
+    loss = tfp_rb.vi.monte_carlo_variational_loss(
+      lambda z, rows: tf.gather_nd(log_p, tf.stack([rows, z], axis=-1)),
+      q,
+      gradient_estimator=estimator,
+      seed=SEED,
+    )
+  np.testing.assert_allclose(loss, 0.0, atol=1e-12)
+  np.testing.assert_allclose(tape.gradient(loss, logits), 0.0, atol=1e-12)
+
+
+def test_learned_offsets_are_regressed_on_what_is_included():
+  estimator = tfp_rb.pooled(
+    tfp_rb.REINFORCE(baselines.Learned(np.float64(0.0))), budget=4
+  )
+  q = tfd.Categorical(logits=np.array([[2.0, 0.0], [2.0, 0.0]]))
+  f = lambda z, rows: 10.0 + 3.0 * tf.cast(z, tf.float64)
+  (offset,) = estimator.trainable_variables
+  with tf.GradientTape() as tape:
+    loss = tf.reduce_mean(tfp_rb.expectation(f, q, estimator, seed=SEED))
+  # All is included: the level is the mean, 10 + 3 q(1), and `f` at the others
+  # lies 3 q(0) above it.
+  expected = -2.0 * 3.0 * tf.sigmoid(2.0).numpy()
+  np.testing.assert_allclose(tape.gradient(loss, offset), expected, rtol=1e-6)
+
+
+def test_a_config_round_trips():
+  estimator = tfp_rb.pooled(
+    tfp_rb.REINFORCE(num_samples=3), budget_per_row=1.25, num_candidates=5
+  )
+  config = json.loads(json.dumps(estimator.get_config()))
+  copy = type(estimator).from_config(config)
+  assert repr(copy) == repr(estimator)
+  assert copy.num_samples == 3
+
+
+Q = tfd.Categorical(logits=np.zeros([3, 4]))
+
+
+def pooled_f(z, rows):
+  del rows
+  return tf.cast(z, tf.float64)
+
+
+@pytest.mark.parametrize(
+  ('kind', 'argument', 'call'),
+  [
+    (ValueError, 'budget', lambda: tfp_rb.pooled()),
+    (ValueError, 'budget', lambda: tfp_rb.pooled(budget=4, budget_per_row=2.0)),
+    (ValueError, 'budget_per_row', lambda: tfp_rb.pooled(budget_per_row=1.0)),
+    (TypeError, 'budget', lambda: tfp_rb.pooled(budget=4.0)),
+    (
+      ValueError,
+      'budget',
+      lambda: tfp_rb.expectation(pooled_f, Q, tfp_rb.pooled(budget=3)),
+    ),
+    (
+      ValueError,
+      'num_candidates',
+      lambda: tfp_rb.expectation(
+        pooled_f, Q, tfp_rb.pooled(budget=5, num_candidates=9)
+      ),
+    ),
+    (
+      TypeError,
+      'rows',
+      lambda: tfp_rb.expectation(
+        lambda z: tf.cast(z, tf.float64), Q, tfp_rb.pooled(budget=5)
+      ),
+    ),
+    (
+      ValueError,
+      'f',
+      lambda: tfp_rb.expectation(
+        lambda z, rows: tf.zeros([5, 1]), Q, tfp_rb.pooled(budget=5)
+      ),
+    ),
+  ]
+  + [
+    (TypeError, 'estimator', lambda e=e: tfp_rb.pooled(e, budget=5))
+    for e in (
+      tfp_rb.REINFORCE(baselines.LeaveOneOut(), num_samples=2),
+      tfp_rb.REINFORCE(baselines.IndependentSample()),
+      tfp_rb.MuProp(),
+      tfp_rb.Exact(),
+      tfp_rb.rao_blackwellize(tfp_rb.REINFORCE(), num_summed=1),
+      tfp_rb.pooled(budget=3),
+    )
+  ],
+)
+def test_bad_input_is_refused(kind, argument, call):
+  with raises(kind, argument):
+    call()

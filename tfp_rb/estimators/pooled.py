@@ -1,0 +1,252 @@
+"""Pooled budgets: evaluations are spent where they matter in a batch."""
+
+from collections.abc import Callable
+import inspect
+import math
+from typing import Any
+
+import tensorflow as tf
+
+from tfp_rb.designs import (
+  Atoms,
+  CheckedIntegrand,
+  PooledIntegrand,
+  Whole,
+  pooled_atoms,
+  sum_by_row,
+)
+from tfp_rb.estimators.base import (
+  Estimate,
+  GradientEstimator,
+  check_estimator,
+)
+from tfp_rb.estimators.rao_blackwell import Wrapper
+from tfp_rb.estimators.reinforce import REINFORCE
+from tfp_rb.internal import checks, shapes
+from tfp_rb.internal.types import (
+  Distribution,
+  Integrand,
+  StatelessSeed,
+  TensorLike,
+)
+
+__all__ = ['Pooled', 'pooled']
+
+# A support of at most this many values is listed in full; otherwise a row
+# offers as many best values, and draws from its rest.
+_MOST_CANDIDATES = 64
+
+
+def pooled(
+  estimator: GradientEstimator | None = None,
+  *,
+  budget: int | None = None,
+  budget_per_row: float | None = None,
+  num_candidates: int | None = None,
+  row_weights: TensorLike | None = None,
+) -> GradientEstimator:
+  """Returns an estimator that spends one budget over the whole batch.
+
+  A batch has rows that are certain and rows that are not. The best value of
+  each row is always evaluated; the other evaluations go to the values, of all
+  rows, that matter most:
+
+  ```none
+  sum over rows of   f(best) + sum_i w_i (f(z_i) - f(best)),
+  included with probability   p_i = min(1, q(z_i) s_i / c),   sum_i p_i = N - B
+  weight                      w_i = q(z_i) / p_i
+  ```
+
+  `s_i` is the norm of the score, and `c` makes the probabilities sum to the
+  number of evaluations that are left. (The mean of `f` over the values of a row
+  that are included for certain takes the place of `f(best)`.) Value, gradient
+  and Hessian are unbiased. `f` is called once, at `N` atoms.
+
+  `f` takes two arguments: `f(z, rows)`, with values `z` of shape
+  `[N] + event_shape` and `rows`, `int32[N]`, an index into the flattened batch.
+  It gathers what belongs to a row, `tf.gather(images, rows)`, and returns a
+  Tensor of shape `[N]`. The result of `expectation` has the batch shape, as
+  with other estimators.
+
+  This pays where the rows differ, above all where most of them are certain. If
+  all rows are flat, a budget per row with `baselines.LeaveOneOut` is better.
+
+  Args:
+    estimator: What is evaluated at an atom: `REINFORCE` without a baseline or
+      with a constant or `baselines.Learned`, or `NVIL`. The level of a row,
+      `f(best)`, is subtracted first, so such a baseline is an offset to it.
+      `num_samples` is the number of draws from the rest of a row that are among
+      its candidates, where the support is not listed in full. Default:
+      `REINFORCE()`.
+    budget: Python `int` `N`, larger than the number of rows `B`. With fewer
+      candidates than `N`, all of them are evaluated.
+    budget_per_row: Python `float`, instead of `budget`:
+      `N = max(B + 1, ceil(budget_per_row * B))`. The number of rows may then be
+      unknown while tracing, though not under XLA.
+    num_candidates: Python `int`, how many of the best values of a row are
+      candidates. Default: all values if they are at most 64, otherwise 64.
+    row_weights: `Tensor` of the batch shape: how much a row counts in the loss.
+      The allocation then minimises the variance of the weighted sum. A weight
+      below 0.001 of the mean counts as that much, so that every row stays
+      unbiased. Default: all rows count alike.
+
+  Returns:
+    estimator: A `GradientEstimator`.
+
+  Raises:
+    TypeError: `estimator` cannot be pooled, or a number has the wrong type.
+    ValueError: Not exactly one of `budget` and `budget_per_row` is given, or a
+      number is out of range. What depends on the batch is reported when the
+      estimator meets the distribution.
+
+  #### Examples
+
+  ```python
+  cost = tf.constant([[3., 1., 2.], [0., 1., 5.], [2., 2., 1.]])
+  q = tfp.distributions.Categorical(
+      logits=[[9., 0., 0.], [0., 0.5, 0.5], [7., 0., 0.]])
+  estimator = tfp_rb.pooled(budget=5)
+  f = lambda z, rows: tf.gather_nd(cost, tf.stack([rows, z], axis=-1))
+  estimator.sample_atoms(q, seed=[0, 1]).pool.rows  # ==> [0 1 2 1 1]
+  tfp_rb.expectation(f, q, estimator, seed=[0, 1]).shape  # ==> (3,)
+  ```
+
+  #### References
+
+  [1] Runjing Liu et al. Rao-Blackwellized stochastic gradients for discrete
+      distributions. ICML 2019. https://arxiv.org/abs/1810.04777
+  [2] Paul Fearnhead, Peter Clifford. On-line inference for hidden Markov models
+      via particle filters. _JRSS B_, 65, 2003.
+  """
+  estimator = REINFORCE() if estimator is None else estimator
+  check_estimator(estimator)
+  reason = estimator.chooses_atoms or estimator.why_not_pooled
+  if reason:
+    raise TypeError(
+      f'`estimator` cannot be pooled: {reason} Use `REINFORCE` without a '
+      'baseline or with `baselines.Learned`, or `NVIL`.'
+    )
+  if (budget is None) == (budget_per_row is None):
+    raise ValueError(
+      'Exactly one of `budget` and `budget_per_row` must be given; got '
+      f'`budget={budget!r}` and `budget_per_row={budget_per_row!r}`.'
+    )
+  if budget is not None:
+    budget = checks.check_int(budget, 'budget', minimum=1)
+  elif not (isinstance(budget_per_row, (int, float)) and budget_per_row > 1.0):
+    raise ValueError(
+      '`budget_per_row` must be a number above 1, since the best value of each '
+      f'row is always evaluated; got {budget_per_row!r}.'
+    )
+  if num_candidates is not None:
+    num_candidates = checks.check_int(num_candidates, 'num_candidates', 1)
+  return Pooled(estimator, budget, budget_per_row, num_candidates, row_weights)
+
+
+class Pooled(Wrapper):
+  """The result of `pooled`."""
+
+  def __init__(
+    self,
+    estimator: GradientEstimator,
+    budget: int | None = None,
+    budget_per_row: float | None = None,
+    num_candidates: int | None = None,
+    row_weights: TensorLike | None = None,
+    name: str | None = None,
+  ) -> None:
+    super().__init__(estimator, name)
+    self.budget = budget
+    self.budget_per_row = budget_per_row
+    self.num_candidates = num_candidates
+    self.row_weights = row_weights
+
+  @property
+  def chooses_atoms(self) -> str:
+    return 'It is pooled and chooses its atoms over the whole batch.'
+
+  def choose_atoms(self, whole: Whole, seed: StatelessSeed) -> Atoms:
+    num_candidates = self._num_candidates(whole)
+    return pooled_atoms(
+      whole,
+      self._num_atoms(whole, num_candidates),
+      num_candidates,
+      self.num_samples,
+      self.row_weights,
+      seed,
+    )
+
+  def _num_candidates(self, whole: Whole) -> int:
+    num_values = whole.best(0).num_values
+    if self.num_candidates is None:
+      return min(num_values or _MOST_CANDIDATES, _MOST_CANDIDATES)
+    if num_values is not None and self.num_candidates > num_values:
+      raise ValueError(
+        '`num_candidates` must be at most the number of values of '
+        f'`{whole.name}`, {num_values}; got {self.num_candidates}. Leave it '
+        'out to offer all of them.'
+      )
+    return self.num_candidates
+
+  def _num_atoms(self, whole: Whole, num_candidates: int) -> Any:
+    """`N`: a Python `int` if the number of rows is known statically."""
+    num_rows = shapes.size(whole.batch_shape)
+    num_offered = num_candidates
+    if num_candidates != whole.best(0).num_values:
+      num_offered += self.num_samples
+    if isinstance(num_rows, int):
+      num_atoms = self.budget
+      if num_atoms is None:
+        num_atoms = max(num_rows + 1, math.ceil(self.budget_per_row * num_rows))
+      if num_rows and num_atoms <= num_rows:
+        raise ValueError(
+          f'`budget` must be larger than the number of rows, {num_rows}; got '
+          f'{self.budget}. Increase `budget`: the best value of each row is '
+          'always evaluated, and at least one more.'
+        )
+      return min(num_atoms, num_rows * num_offered)
+    if self.budget is not None:
+      raise ValueError(
+        '`budget` needs a batch shape that is known while tracing; got '
+        f'{whole.distribution.batch_shape}. Use `budget_per_row`.'
+      )
+    scaled = tf.math.ceil(self.budget_per_row * tf.cast(num_rows, tf.float64))
+    num_atoms = tf.maximum(num_rows + 1, tf.cast(scaled, tf.int32))
+    return tf.minimum(num_atoms, num_rows * num_offered)
+
+  def integrand(
+    self, f: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], atoms: Atoms
+  ) -> CheckedIntegrand:
+    _check_takes_rows(f)
+    return CheckedIntegrand(lambda values: f(values, atoms.pool.rows), [])
+
+  def evaluate(
+    self,
+    f: Integrand,
+    distribution: Distribution,
+    atoms: Atoms,
+    seed: StatelessSeed,
+  ) -> Estimate:
+    return self.estimator.evaluate(
+      PooledIntegrand(f, atoms), distribution, atoms, seed
+    )
+
+  def sum_atoms(self, terms: tf.Tensor, atoms: Atoms) -> tf.Tensor:
+    total = sum_by_row(terms, atoms.pool.rows, atoms.num_summed)
+    return tf.reshape(total, atoms.partition.batch_shape)
+
+
+def _check_takes_rows(f: Callable[..., Any]) -> None:
+  """Raises `TypeError` if `f` cannot take two arguments."""
+  try:
+    signature = inspect.signature(f)
+  except (TypeError, ValueError):  # of a builtin
+    return
+  try:
+    signature.bind(None, None)
+  except TypeError as error:
+    raise TypeError(
+      '`f` must take two arguments with `pooled`, the values and the rows of '
+      f'the batch that they belong to; got the signature {signature}. Write, '
+      'for example, `f = lambda z, rows: loss(z, tf.gather(images, rows))`.'
+    ) from error
