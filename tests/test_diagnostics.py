@@ -1,6 +1,7 @@
 """Moments of gradients, masses, bounds, comparisons, plots."""
 
 import sys
+import types
 
 import keras
 import matplotlib
@@ -139,6 +140,53 @@ def test_impossible_outcomes_add_nothing():
     reference.constant_levels(0.0),
   )
   np.testing.assert_allclose(actual.variance, expected.variance, atol=ATOL)
+
+
+WITHOUT_REPLACEMENT = tfp_rb.rao_blackwellize(
+  tfp_rb.REINFORCE(num_samples=2),
+  num_summed=1,
+  sampler=tfp_rb.samplers.WithoutReplacement(),
+)
+
+
+def one_site(cost):
+  f = lambda z: tf.gather(tf.constant(cost), z)
+  return lambda logits: (f, tfd.Categorical(logits=logits))
+
+
+def two_sites(cost):
+  f = lambda z: tf.reduce_prod(tf.gather(tf.constant(cost), z), axis=-1)
+  return lambda logits: (f, tfd.Sample(tfd.Categorical(logits=logits), 2))
+
+
+@pytest.mark.parametrize(
+  ('estimator', 'problem_with'),
+  [
+    (reinforce(0, 2, baselines.LeaveOneOut()), one_site),
+    (reinforce(1, 2), one_site),
+    (WITHOUT_REPLACEMENT, one_site),
+    (reinforce(1, 2), two_sites),
+    (tfp_rb.local_expectation(tfp_rb.REINFORCE(), num_summed=1), two_sites),
+  ],
+  ids=['plain', 'summed', 'without', 'product', 'local'],
+)
+def test_exact_moments_do_not_evaluate_f_at_impossible_values(
+  estimator, problem_with
+):
+  logits = tf.constant([0.5, -np.inf, 1.0, 0.0], tf.float64)
+  expected, actual = (
+    diagnostics.exact_moments(
+      estimator, problem_with(np.array([1.0, cost, 0.5, 3.0])), [logits]
+    )
+    for cost in (-2.0, np.nan)
+  )
+  assert expected.variance > 0.0
+  np.testing.assert_allclose(actual.variance, expected.variance, atol=ATOL)
+
+
+def test_exact_moments_are_nan_where_f_is_at_a_possible_value():
+  case = lambda x: (lambda z: np.nan * fixed_problem(x)[0](z), problem(x)[1])
+  assert np.isnan(diagnostics.exact_moments(reinforce(1), case, [LOGITS]).bias)
 
 
 def test_exact_moments_of_several_parameters_are_those_of_all_components():
@@ -557,6 +605,12 @@ def test_comparison_of_draws_is_that_of_a_model():
   assert [row.name for row in rows] == ['summed', 'plain']
   assert [row.num_evaluations for row in rows] == [2, 2]
   assert rows[0].interval[1] < rows[1].interval[0]
+
+
+def test_compare_takes_any_mapping():
+  estimators = types.MappingProxyType({'plain': reinforce()})
+  rows = diagnostics.compare(estimators, lambda e: moments_with())
+  assert [row.name for row in rows] == ['plain']
 
 
 @pytest.mark.parametrize(

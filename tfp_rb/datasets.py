@@ -1,4 +1,4 @@
-"""MNIST, with or without a network."""
+"""Loads MNIST, with or without a network connection."""
 
 import hashlib
 import importlib
@@ -16,10 +16,10 @@ __all__ = ['MNIST', 'SemiSupervised', 'load_mnist', 'split_mnist']
 
 _EMBEDDED = pathlib.Path(__file__).parent / 'data' / 'mnist_subset.npz'
 _SHA256 = '13da5eaefb99642842f8c634c41c48b68a9539a3812ac10795764c5edf5635b4'
-_HOST = 'storage.googleapis.com'  # from which TFDS downloads
+_HOST = 'storage.googleapis.com'  # the server from which TFDS downloads
 _TIMEOUT = 3.0  # seconds; TFDS itself retries for minutes
 _SOURCES = ('auto', 'embedded', 'tfds')
-_PAPERS_SEED = 351245
+_PAPERS_SEED = 351245  # of the authors' code
 
 
 class MNIST(NamedTuple):
@@ -30,7 +30,8 @@ class MNIST(NamedTuple):
     train_labels: `int32` array of shape `[n]`.
     test_images: As `train_images`.
     test_labels: As `train_labels`.
-    source: Python `str`, what this is; it belongs into every title and table.
+    source: Python `str`, the name of this data. Show it in every title and
+      table, because results on the subset are not results on MNIST.
   """
 
   train_images: np.ndarray
@@ -41,12 +42,12 @@ class MNIST(NamedTuple):
 
 
 class SemiSupervised(NamedTuple):
-  """The training images of MNIST, split; pairs of images and labels.
+  """A split of the training data of MNIST into pairs of images and labels.
 
   Attributes:
-    labeled: The images whose labels are used.
-    unlabeled: The images whose labels serve evaluation only.
-    validation: What step sizes are chosen by.
+    labeled: Training data whose labels the model sees.
+    unlabeled: Training data whose labels are for evaluation only.
+    validation: Data to choose step sizes and other settings with.
   """
 
   labeled: tuple[np.ndarray, np.ndarray]
@@ -58,23 +59,24 @@ def load_mnist(
   source: Literal['auto', 'embedded', 'tfds'] = 'auto',
   data_dir: str | os.PathLike[str] | None = None,
 ) -> MNIST:
-  """Loads MNIST by TensorFlow Datasets, or a part of it from this package.
+  """Loads MNIST with TensorFlow Datasets, or a subset from this package.
 
-  What TFDS has prepared is used at once. Else it downloads, but only if the
-  host answers within 3 seconds. Else 10,000 training and 2,000 test images that
-  come with this package stand in, and a warning says so.
+  If TFDS has prepared MNIST before, that copy is used. Otherwise TFDS downloads
+  it, provided that the server answers within 3 seconds. If that fails, too, the
+  function returns the 10,000 training and 2,000 test images that come with this
+  package, and warns.
 
   Args:
-    source: Python `str`: 'tfds' or 'embedded' for one of them, 'auto' for the
-      first that is there.
-    data_dir: Python `str`, where TFDS keeps its data. Default: the environment
-      variable `TFDS_DATA_DIR`, or else what TFDS says.
+    source: Python `str`: 'tfds' for all of MNIST, 'embedded' for the subset,
+      'auto' for all of MNIST if it is available and the subset if not.
+    data_dir: Python `str`, the directory in which TFDS keeps its data. Default:
+      the environment variable `TFDS_DATA_DIR`, or the default of TFDS.
 
   Returns:
     mnist: `MNIST`.
 
   Raises:
-    ValueError: `source` is none of these, or the embedded file is damaged.
+    ValueError: `source` is not one of these, or the embedded file is damaged.
     RuntimeError: `source` is 'tfds', and MNIST can neither be found nor
       downloaded.
 
@@ -87,32 +89,34 @@ def load_mnist(
   ```
   """
   if source not in _SOURCES:
-    raise ValueError(f'`source` must be one of {_SOURCES}, but is {source!r}.')
+    raise ValueError(f'`source` must be one of {_SOURCES}; got {source!r}.')
   if source == 'embedded':
     return _load_embedded()
   try:
     return _load_tfds(data_dir)
   except _NotAvailableError as error:
     advice = (
-      'Prepare MNIST by `tfds.load` where there is a network, and set '
-      '`TFDS_DATA_DIR` or `data_dir`'
+      'To get all of MNIST, run `tfds.load("mnist")` on a machine with a '
+      'network connection, and set `TFDS_DATA_DIR` or `data_dir`.'
     )
     if source == 'tfds':
-      raise RuntimeError(f'{error} {advice}.') from error
+      raise RuntimeError(f'{error} {advice}') from error
+    # In capitals: nobody should mistake the results for those of MNIST.
     warnings.warn(
-      f'{error} A SUBSET OF MNIST, 10,000 + 2,000 images, STANDS IN: results '
-      f'are not those of MNIST. {advice}, for the whole.',
+      f'{error} Using a SUBSET OF MNIST instead (10,000 + 2,000 images): the '
+      f'results are not results on MNIST. {advice}',
       stacklevel=2,
     )
     return _load_embedded()
 
 
 class _NotAvailableError(Exception):
-  pass
+  """Raised when TFDS is not installed or cannot prepare MNIST."""
 
 
-def _load_tfds(data_dir):
+def _load_tfds(data_dir: str | os.PathLike[str] | None) -> MNIST:
   try:
+    # TFDS is optional, and slow to import.
     tfds = importlib.import_module('tensorflow_datasets')
   except ImportError as error:
     raise _NotAvailableError(
@@ -121,54 +125,57 @@ def _load_tfds(data_dir):
   data_dir = data_dir or os.environ.get('TFDS_DATA_DIR')
   builder = tfds.builder('mnist', data_dir=data_dir)
   if not builder.is_prepared():
-    error = _ask(_HOST)
-    if error is None:
+    failure: Exception | None = _ask(_HOST)
+    if failure is None:
       try:
         builder.download_and_prepare()
-      except Exception as failure:  # of the network, the disk, a checksum
-        error = failure
-    if error is not None:
+      except Exception as error:  # of the network, the disk, a checksum
+        failure = error
+    if failure is not None:
       raise _NotAvailableError(
         f'MNIST is not prepared in {builder.data_dir}, and {_HOST} does not '
-        f'answer as it should: {error}.'
-      ) from error
-  arrays = []
-  for split in ('train', 'test'):
+        f'answer as it should: {failure}.'
+      ) from failure
+
+  def read(split: str) -> tuple[np.ndarray, np.ndarray]:
     # In one fixed order, so that a split by index is always the same.
     data = tfds.as_numpy(
       builder.as_dataset(split=split, batch_size=-1, shuffle_files=False)
     )
-    arrays += [data['image'][..., 0], data['label'].astype(np.int32)]
-  return MNIST(*arrays, source='MNIST (60,000 + 10,000)')
+    # TFDS has images [n, 28, 28, 1] and int64 labels.
+    return data['image'][..., 0], data['label'].astype(np.int32)
+
+  return MNIST(*read('train'), *read('test'), source='MNIST (60,000 + 10,000)')
 
 
-def _ask(host):
+def _ask(host: str) -> OSError | None:
   """Returns why a host does not answer in time, or `None` if it does."""
-  answers = []
+  answers: list[OSError | None] = []
 
-  def connect():
+  def connect() -> None:
     try:
       socket.create_connection((host, 443), timeout=_TIMEOUT).close()
       answers.append(None)
     except OSError as error:
       answers.append(error)
 
-  # A thread, since the time limit is for each address of the host, and none
-  # for finding these.
+  # The time limit of a socket is per address of the host, and the lookup of the
+  # addresses has none. So we wait for a thread, for a limited time.
   thread = threading.Thread(target=connect, daemon=True)
   thread.start()
   thread.join(_TIMEOUT + 0.5)
   return answers[0] if answers else TimeoutError('timed out')
 
 
-def _load_embedded():
+def _load_embedded() -> MNIST:
   content = _EMBEDDED.read_bytes() if _EMBEDDED.exists() else b''
+  # A truncated download or checkout would otherwise change results silently.
   digest = hashlib.sha256(content).hexdigest()
   if digest != _SHA256:
     raise ValueError(
-      f'`{_EMBEDDED.name}` must have the SHA-256 sum {_SHA256}, but has '
-      f'{digest} ({len(content):,} bytes): it is missing, truncated or '
-      'altered. Install the package again.'
+      f'`{_EMBEDDED.name}` must have the SHA-256 sum {_SHA256}; got {digest} '
+      f'({len(content):,} bytes). The file is missing, truncated or altered: '
+      'install the package again.'
     )
   with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
     return MNIST(
@@ -185,13 +192,14 @@ def split_mnist(
 ) -> SemiSupervised:
   """Splits the training images as the semi-supervised experiment of [1] does.
 
-  A sixth is for validation; of the rest 5,000 are labeled. These are the very
-  indices of the authors' code, though TFDS has the images in another order.
+  A sixth of the images is for validation, and 5,000 of the others are labeled.
+  The indices are those of the authors' code. The images are not, because TFDS
+  has them in another order.
 
   Args:
     mnist: `MNIST`.
-    num_labeled: Python `int`. Default: 5,000 of MNIST, 1,000 of the subset.
-    seed: Python `int`. Default: the authors'.
+    num_labeled: Python `int`. Default: 5,000 for MNIST, 1,000 for the subset.
+    seed: Python `int`. Default: the seed of the authors.
 
   Returns:
     split: `SemiSupervised`.
@@ -211,14 +219,13 @@ def split_mnist(
   size = len(mnist.train_labels)
   if num_labeled is None:
     num_labeled = 5000 if size == 60_000 else size // 10
-  # The generator that numpy keeps as it was.
+  # The authors' generator. numpy guarantees that its numbers never change.
   rng = np.random.RandomState(seed)
   validation = rng.choice(size, size // 6, replace=False)
   rest = np.setdiff1d(np.arange(size), validation)
   if not 0 < num_labeled < len(rest):
     raise ValueError(
-      f'`num_labeled` must be between 1 and {len(rest) - 1}, but is '
-      f'{num_labeled}.'
+      f'`num_labeled` must be between 1 and {len(rest) - 1}; got {num_labeled}.'
     )
   labeled = rng.choice(rest, num_labeled, replace=False)
   unlabeled = np.setdiff1d(rest, labeled)

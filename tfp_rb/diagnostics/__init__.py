@@ -1,6 +1,6 @@
-"""Which estimator, how many atoms, and what is gained by them.
+"""Measures the variance of gradients, and suggests an estimator.
 
-Every variance here is a total variance, the sum of the variances of the
+Every variance here is a total variance: the sum of the variances of all
 components of a gradient (the trace of its covariance).
 """
 

@@ -1,4 +1,4 @@
-"""The propositions of the paper, beside what they bound."""
+"""Compares exact variances with the bounds of the paper's propositions."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from tfp_rb.partitions import partition_of
 
 __all__ = ['VarianceBound', 'variance_bounds']
 
-_MOST_OUTCOMES = 20_000
+_MOST_OUTCOMES = 20_000  # that are enumerated for one number of summed atoms
 
 
 class VarianceBound(NamedTuple):
@@ -24,10 +24,11 @@ class VarianceBound(NamedTuple):
 
   Attributes:
     num_summed: Python `int` `k`.
-    num_samples: Python `int` `M`, the draws; 0 where nothing is left to draw.
+    num_samples: Python `int` `M`, the number of draws; 0 if nothing is left to
+      draw.
     rest_mass: Python `float`, `q(rest)`.
-    variance: Python `float`, that of the gradient, exact.
-    bound: Python `float`, `q(rest) / M` times that of a single plain draw.
+    variance: Python `float`, the exact variance of the gradient.
+    bound: Python `float`, `q(rest) / M` times the variance of one plain draw.
   """
 
   num_summed: int
@@ -45,7 +46,7 @@ def variance_bounds(
 ) -> list[VarianceBound]:
   """Returns exact variances of the gradient and the bounds of the paper.
 
-  For `g` that depends on its own atom only, and `k` atoms summed,
+  If `g` depends on its own atom only, and `k` atoms are summed, then
 
   ```none
   estimate  G_k,M = sum_{z in C_k} q(z) g(z) + q(rest) / M sum_{j <= M} g(v_j)
@@ -55,28 +56,29 @@ def variance_bounds(
   ```
 
   The bounds hold for each component of the gradient, hence for the total
-  variance that is returned. Their proofs use nothing of `g` but that it is the
-  same function at summed atoms and draws; it may be biased. The baselines
-  `LeaveOneOut` and `Optimal` are not of this kind (a level depends on the other
-  draws), nor is `IndependentSample(shared=False)` (noise of each atom's own);
-  the shared form is, given its extra draw.
+  variance that is returned. Their proofs only require that `g` is the same
+  function at summed atoms and at draws; `g` may be biased. The baselines
+  `LeaveOneOut` and `Optimal` do not meet this condition because their level
+  depends on the other draws, nor does `IndependentSample(shared=False)`, which
+  draws separate noise for each atom. The shared form meets it, given its extra
+  draw.
 
   Args:
     estimator: A `GradientEstimator` with `num_samples=1`.
-    problem: As in `exact_moments`; the support is finite.
+    problem: As in `exact_moments`; the support must be finite.
     parameters: As in `exact_moments`.
-    budget: Python `int` `N`, of evaluations of `g`. `None`: one draw for each
-      `k`, as in Proposition 1.
+    budget: Python `int` `N`, the number of evaluations of `g`. Default: one
+      draw for each `k`, as in Proposition 1.
 
   Returns:
     rows: List of `VarianceBound`, for `k = 0, 1, ...` up to the number of
-      values, or to `budget - 1` if that is less. That of the least `bound` is
-      the choice of Proposition 2 (the first, if several are).
+      values, or up to `budget - 1` if that is less. Proposition 2 chooses the
+      row with the least `bound` (the first one, if there are several).
 
   Raises:
     ValueError: `estimator` draws more than once, or its outcomes cannot be
-      enumerated; or there is a `budget`, and the variance of several draws does
-      not follow from that of one.
+      enumerated, or `budget` is given and the variance of several draws does
+      not follow from the variance of one.
 
   #### Examples
 
@@ -100,16 +102,16 @@ def variance_bounds(
   """
   if estimator.num_samples != 1:
     raise ValueError(
-      '`estimator` must have `num_samples=1`, since the variances of several '
-      f'draws follow from that of one, but has {estimator.num_samples}. Give '
-      'the number of evaluations by `budget`.'
+      '`estimator` must have `num_samples=1`; got '
+      f'`num_samples={estimator.num_samples}`. Pass the number of evaluations '
+      'as `budget`.'
     )
   if budget is not None:
     budget = checks.check_int(budget, 'budget', minimum=1)
     _check_draws_share(estimator)
   parameters = [tf.convert_to_tensor(p) for p in parameters]
 
-  def variance_of_one_draw(k):
+  def variance_of_one_draw(k: int) -> float:
     summed = rao_blackwellize(estimator, num_summed=k)
     return total_variance(
       enumerate_all(summed, problem, parameters, _MOST_OUTCOMES)
@@ -118,14 +120,16 @@ def variance_bounds(
   plain = variance_of_one_draw(0)
   _, distribution = problem(*parameters)
   num_values = partition_of(distribution).num_values
-  is_enough = budget is None or budget >= num_values
-  masses = rest_mass(distribution, num_values if is_enough else budget - 1)
+  largest = num_values
+  if budget is not None and budget < num_values:
+    largest = budget - 1  # At least one draw, since not all can be summed.
+  masses = rest_mass(distribution, largest)  # [largest + 1]
   rows = []
   for k, mass in enumerate(masses.numpy().tolist()):
     num_samples = 1 if budget is None else budget - k
     num_samples = num_samples if k < num_values else 0
-    # Given what is summed, and an extra draw if there is one, the draws are
-    # independent: several share out what one has.
+    # Given the extra draw of a baseline, if there is one, the draws are
+    # independent: the mean of M draws has 1 / M of the variance of one.
     share = 1.0 / max(num_samples, 1)
     rows.append(
       VarianceBound(
@@ -133,19 +137,20 @@ def variance_bounds(
         num_samples=num_samples,
         rest_mass=mass,
         variance=share * (variance_of_one_draw(k) if k else plain),
-        bound=share * mass * plain,
+        bound=share * mass * plain,  # Proposition 2; 1 if there is no budget
       )
     )
   return rows
 
 
-def _check_draws_share(estimator):
-  """Refuses what has noise at summed atoms, or levels of the other draws."""
+def _check_draws_share(estimator: GradientEstimator) -> None:
+  """Raises unless the mean of `M` draws has `1 / M` of the variance of one."""
   baseline = getattr(estimator.unwrap(), 'baseline', None)
+  # Separate noise at each summed atom stays, however many atoms are drawn.
   is_own = isinstance(baseline, IndependentSample) and not baseline.shared
   if is_own or isinstance(baseline, LeaveOneOut | Optimal):
     raise ValueError(
-      '`budget` must be None with this baseline, since several draws do not '
-      f'share out the variance of one, but is given with {baseline!r}. Use '
-      '`exact_moments` of each split, or `IndependentSample()`.'
+      f'`budget` must be None with {baseline!r}, because the variance of '
+      'several draws does not follow from the variance of one. Call '
+      '`exact_moments` for each split, or use `IndependentSample()`.'
     )

@@ -1,4 +1,4 @@
-"""Several estimators side by side, at equal evaluations of `f`."""
+"""Compares estimators at an equal number of evaluations of `f`."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -14,13 +14,15 @@ class Comparison(NamedTuple):
 
   Attributes:
     name: Python `str`.
-    num_evaluations: Python `int`, the atoms at which `f` is evaluated.
+    num_evaluations: Python `int`, the number of atoms at which `f` is
+      evaluated.
     variance: Python `float`, the total variance of the gradient.
-    interval: Pair of Python `float`s, its 95 % interval.
-    bias: Python `float`, the norm of the mean's error, or `None`.
-    product: Python `float`, variance times evaluations: with `N` evaluations,
-      spent on independent estimates that are averaged, the variance is
-      `product / N`.
+    interval: Pair of Python `float`s, the 95 % interval of the variance.
+    bias: Python `float`, the norm of the error of the mean gradient; `None` if
+      it is not known.
+    product: Python `float`, the variance times the evaluations. If you average
+      independent estimates that use `N` evaluations in total, the mean has the
+      variance `product / N`.
   """
 
   name: str
@@ -35,16 +37,17 @@ def compare(
   estimators: Mapping[str, GradientEstimator],
   measure: Callable[[GradientEstimator], GradientMoments],
 ) -> list[Comparison]:
-  """Returns rows of estimators, the best at equal evaluations of `f` first.
+  """Ranks estimators by their variance at equal evaluations of `f`.
 
-  The evaluations are counted, not declared: they are the atoms that `f` was
-  given for one estimate. Estimators of unequal numbers are compared by variance
-  times evaluations. An estimator may do better with twice the draws than half
-  of that variance (`LeaveOneOut` does), so put it in at several numbers.
+  The library counts the evaluations: the number of atoms at which `f` is
+  evaluated for one estimate. Estimators with different numbers are ranked by
+  variance times evaluations. With twice the draws, an estimator may have less
+  than half of its variance (`LeaveOneOut` does), so compare it at several
+  numbers of draws.
 
   Args:
-    estimators: Dictionary, names to `GradientEstimator`s.
-    measure: Callable, an estimator to `GradientMoments`:
+    estimators: Dictionary (any `Mapping`) from names to `GradientEstimator`s.
+    measure: Callable that takes an estimator and returns `GradientMoments`:
       `lambda e: exact_moments(e, problem, parameters)`, or
       `lambda e: sampled_moments(lambda seed: loss(e, seed), variables)`.
 
@@ -52,9 +55,9 @@ def compare(
     rows: List of `Comparison`, the least `product` first.
 
   Raises:
-    TypeError: `measure` returns something else than `GradientMoments`.
-    ValueError: There are no estimators, or their evaluations of `f` were not
-      seen.
+    TypeError: `measure` does not return `GradientMoments`.
+    ValueError: `estimators` is empty or not a `Mapping`, or the evaluations of
+      `f` could not be counted.
 
   #### Examples
 
@@ -73,21 +76,21 @@ def compare(
   [round(row.variance, 3) for row in rows]  # ==> [0.263, 0.871]
   ```
   """
-  if not isinstance(estimators, dict) or not estimators:
+  if not isinstance(estimators, Mapping) or not estimators:
     raise ValueError(
-      '`estimators` must be a dictionary that names what is compared, but is '
-      f'{estimators!r}. Pass names to estimators.'
+      '`estimators` must be a dictionary with at least one estimator; got '
+      f'{estimators!r}. Pass a dictionary `{{name: estimator}}`.'
     )
   rows = []
   for name, estimator in estimators.items():
     moments = measure(estimator)
     check_moments(moments)
     calls = moments.num_evaluations
-    if calls is None:
+    if calls is None:  # Without the cost, a variance cannot be ranked.
       raise ValueError(
-        '`measure` must see how often `f` is evaluated, but did not for '
-        f'{name!r}. Pass `sampled_moments` the plain function, not a '
-        '`tf.function` of it.'
+        '`measure` must count the evaluations of `f`; got None for '
+        f'{name!r}. Pass a plain function to `sampled_moments`, not a '
+        '`tf.function`.'
       )
     rows.append(
       Comparison(
@@ -96,6 +99,8 @@ def compare(
         moments.variance,
         moments.interval,
         moments.bias,
+        # Averaging n estimates divides the variance by n and multiplies the
+        # evaluations by n, so the product does not depend on n.
         product=moments.variance * calls,
       )
     )

@@ -1,4 +1,4 @@
-"""What is left when the most probable values are summed."""
+"""The mass that is left to sampling after the best values are summed."""
 
 import tensorflow as tf
 
@@ -9,9 +9,10 @@ __all__ = ['rest_mass']
 
 
 def rest_mass(distribution: Distribution, num_summed: int) -> tf.Tensor:
-  """Returns `q(rest)` after `0, 1, ..., num_summed` values were summed.
+  """Returns `q(rest)` after the best `0, 1, ..., num_summed` values are summed.
 
-  Added up from the smallest, never `1 - sum`, so that small masses are right.
+  Small masses are accurate, because they are sums of the smallest
+  probabilities and not differences from 1.
 
   Args:
     distribution: A discrete `tfp.distributions.Distribution` with a registered
@@ -35,5 +36,6 @@ def rest_mass(distribution: Distribution, num_summed: int) -> tf.Tensor:
   ```
   """
   best = partition(distribution, num_summed)
+  # The weights of the values, most probable first, and of all others last.
   masses = tf.concat([best.weights, best.rest_weight[tf.newaxis]], axis=0)
   return tf.cumsum(masses, axis=0, reverse=True)

@@ -1,7 +1,7 @@
-"""Mean, variance and bias of a gradient, and these by enumeration."""
+"""Mean, variance and bias of a gradient, and their exact values."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -10,32 +10,34 @@ from tfp_rb.estimators.base import GradientEstimator
 from tfp_rb.internal.types import Problem, TensorLike
 from tfp_rb.partitions import check_discrete
 from tfp_rb.testing import enumeration
+from tfp_rb.testing.enumeration import flat
 
 __all__ = [
   'GradientMoments',
   'check_moments',
   'enumerate_all',
   'exact_moments',
-  'flat',
   'total_variance',
 ]
 
 
 class GradientMoments(NamedTuple):
-  """What is known of the gradient of one estimate.
+  """Mean, variance and bias of the gradient of one estimate.
 
   Attributes:
     mean: List of arrays with the shapes of the parameters, the mean gradient.
     variance: Python `float`, the total variance: the sum of the variances of
       all components.
-    interval: Pair of Python `float`s, 95 % interval of the variance; the
-      variance twice where it is exact.
-    bias: Python `float`, the norm of the mean's error; `None` where the exact
-      gradient is not known. From draws, the noise of the mean is taken off.
-    bias_interval: Pair of Python `float`s, 95 % interval of the bias, or
+    interval: Pair of Python `float`s, the 95 % interval of the variance. If the
+      variance is exact, both ends equal it.
+    bias: Python `float`, the norm of the error of the mean gradient; `None` if
+      the exact gradient is not known. With sampled gradients, the noise of the
+      mean is subtracted.
+    bias_interval: Pair of Python `float`s, the 95 % interval of the bias, or
       `None`.
     num_evaluations: Python `int`, the number of atoms at which `f` is
-      evaluated, for each member of a batch; `None` where they were not seen.
+      evaluated, for each member of a batch; `None` if they could not be
+      counted.
     is_exact: Python `bool`, whether all outcomes were enumerated.
   """
 
@@ -48,8 +50,8 @@ class GradientMoments(NamedTuple):
   is_exact: bool
 
 
-def check_moments(moments):
-  """Raises `TypeError` unless a function returned `GradientMoments`."""
+def check_moments(moments: Any) -> None:
+  """Raises `TypeError` unless `measure` returned `GradientMoments`."""
   if not isinstance(moments, GradientMoments):
     raise TypeError(
       f'`measure` must return `GradientMoments`; got {moments!r}. Use '
@@ -63,35 +65,36 @@ def exact_moments(
   parameters: Sequence[TensorLike],
   most_outcomes: int = 20_000,
 ) -> GradientMoments:
-  """Returns exact moments of the gradient, by enumeration of all outcomes.
+  """Returns exact moments of the gradient by enumerating all outcomes.
 
   ```none
   mean      sum_t p(t) g(t)
   variance  sum_t p(t) |g(t) - mean|^2      outcomes t of the draws
   ```
 
-  Nothing is random. The estimator must have no noise beside its draws, and the
-  number of outcomes is that of the values to the power of the draws.
+  The result is deterministic. The estimator must have no noise other than its
+  draws. With `K` values and `M` draws there are `K ** M` outcomes.
 
   Args:
     estimator: A `GradientEstimator`.
     problem: Callable that takes the `parameters` and returns the pair
-      `(f, distribution)`. The parameters come with one further dimension in
-      front, so both must follow TFP's batch semantics. On its own the
-      distribution has no batch: members of a batch are drawn independently, so
-      their variances add up.
+      `(f, distribution)`. It is called with the parameters themselves, for
+      which the distribution must not have a batch, and with the parameters
+      stacked along a new first axis, so `f` and the distribution must follow
+      TFP's batch semantics. Members of a batch are drawn independently: add up
+      their variances.
     parameters: List of floating-point `Tensor`s, preferably float64, with
       respect to which the gradient is taken.
-    most_outcomes: Python `int`, the most outcomes that are enumerated.
+    most_outcomes: Python `int`, the largest number of outcomes to enumerate.
 
   Returns:
     moments: `GradientMoments`.
 
   Raises:
     ValueError: The distribution has a batch, or the outcomes cannot be
-      enumerated: an infinite support, too many outcomes, draws that depend on
-      each other in another way than without replacement, noise of the
-      estimator's own.
+      enumerated. The reason is an infinite support, too many outcomes, a
+      sampler with dependent draws (except draws without replacement), or
+      further noise of the estimator.
 
   #### Examples
 
@@ -111,66 +114,59 @@ def exact_moments(
   parameters = [tf.convert_to_tensor(p) for p in parameters]
   outcomes = enumerate_all(estimator, problem, parameters, most_outcomes)
   variance = total_variance(outcomes)
+  # The gradients contain the probabilities: their sum is the mean.
   mean = [g.sum(axis=0) for g in outcomes.weighted_gradients]
+  # The derivative of the explicit sum, Equation (2) of the paper.
   _, reference = enumeration.exact_reference(problem, parameters)
   bias = float(np.linalg.norm(flat(mean) - flat(reference)))
   return GradientMoments(
     mean=mean,
     variance=variance,
     interval=(variance, variance),
-    bias=bias,
+    bias=bias,  # of an unbiased estimator: a rounding error
     bias_interval=(bias, bias),
     num_evaluations=outcomes.num_evaluations,
     is_exact=True,
   )
 
 
-def enumerate_all(estimator, problem, parameters, most_outcomes):
-  """Returns the `Outcomes` of an estimator, or says why it cannot."""
+def enumerate_all(
+  estimator: GradientEstimator,
+  problem: Problem,
+  parameters: Sequence[tf.Tensor],
+  most_outcomes: int,
+) -> enumeration.Outcomes:
+  """Returns the `Outcomes` of an estimator, or raises `ValueError`."""
   _, distribution = problem(*parameters)
   check_discrete(distribution)
   if distribution.batch_shape.rank != 0:
     raise ValueError(
-      '`problem` must have a distribution without a batch, since members of a '
-      'batch are drawn independently and their variances add up, but its batch '
-      f'shape is {distribution.batch_shape}. Take one member at a time, or use '
-      '`sampled_moments`.'
+      '`problem` must return a distribution without a batch; got batch shape '
+      f'{distribution.batch_shape}. Measure one member at a time and add up '
+      'the variances, or use `sampled_moments`.'
     )
-  # Where the seed makes a difference, there is noise beside the draws.
-  first, second = (
-    enumeration.enumerate_outcomes(
-      estimator, problem, parameters, most_outcomes, seed=(0, s)
-    )
-    for s in range(2)
+  outcomes = enumeration.enumerate_without_noise(
+    estimator, problem, parameters, most_outcomes
   )
-  if first is None or not all(
-    np.array_equal(a, b)
-    for a, b in zip(
-      first.weighted_gradients, second.weighted_gradients, strict=True
-    )
-  ):
+  if outcomes is None:
     raise ValueError(
-      f'`estimator` must have at most {most_outcomes} outcomes and no noise '
-      f'beside its draws, but {estimator!r} has more, or has noise, with '
-      f'`{type(distribution).__name__}`. Raise `most_outcomes`, draw less, or '
-      'use `sampled_moments`.'
+      f'`estimator` must have at most {most_outcomes} outcomes, independent '
+      f'draws and no other noise; got {estimator!r} for a '
+      f'`{type(distribution).__name__}`. Increase `most_outcomes`, reduce '
+      '`num_samples`, or use `sampled_moments`.'
     )
-  return first
+  return outcomes
 
 
-def total_variance(outcomes):
-  """Of the gradients of `Outcomes` without a batch."""
-  possible = outcomes.probabilities > 0.0
+def total_variance(outcomes: enumeration.Outcomes) -> float:
+  """Returns the total variance of the gradients, without a batch."""
+  possible = outcomes.probabilities > 0.0  # [T]
   chances = outcomes.probabilities[possible].astype(np.float64)
   variance = 0.0
   for weighted in outcomes.weighted_gradients:  # [T] + shape
     weighted = weighted.astype(np.float64).reshape([len(possible), -1])
+    # An impossible outcome has no gradient: it would be 0 / 0.
     gradients = weighted[possible] / chances[:, np.newaxis]
-    errors = gradients - weighted.sum(axis=0)
+    errors = gradients - weighted.sum(axis=0)  # [possible outcomes, size]
     variance += float(np.sum(chances @ errors**2))
   return variance
-
-
-def flat(arrays):
-  """All components of a list of arrays, in float64."""
-  return np.concatenate([np.ravel(np.asarray(a, np.float64)) for a in arrays])

@@ -1,4 +1,4 @@
-"""Mean, variance and bias of the gradient of any loss, from pairs of draws."""
+"""Estimates mean, variance and bias of a gradient from pairs of gradients."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -7,9 +7,10 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_rb.designs.integrand import EVALUATION
-from tfp_rb.diagnostics._moments import GradientMoments, flat
+from tfp_rb.diagnostics._moments import GradientMoments
 from tfp_rb.internal import checks
 from tfp_rb.internal.types import TensorLike
+from tfp_rb.testing.enumeration import flat
 
 __all__ = [
   'gradients_of',
@@ -18,7 +19,7 @@ __all__ = [
   'sampled_moments',
 ]
 
-_NORMAL_95 = 1.959964
+_NORMAL_95 = 1.959964  # the 97.5 % quantile of a standard normal
 
 
 def sampled_moments(
@@ -30,33 +31,34 @@ def sampled_moments(
 ) -> GradientMoments:
   """Returns moments of the gradient of any loss, from pairs of gradients.
 
-  Half the squared distance of two independent gradients has the total variance
-  for its mean. Pairs are independent, so that mean has a standard error, and
-  the interval is normal: too narrow where a few pairs in thousands decide.
+  The mean of half the squared distance of two independent gradients is the
+  total variance. The pairs are independent, so this mean has a standard error,
+  and `interval` is a normal interval. It is too narrow if rare pairs dominate
+  the variance.
 
-  The interval of the bias holds whatever the covariance: the mean of `n`
-  normal gradients is farther than `1.96 sqrt(variance / n)` from what it
-  estimates in at most 5 % of all cases.
+  The interval of the bias holds for every covariance: the distance of the mean
+  of `n` normal gradients from its expectation exceeds
+  `1.96 sqrt(variance / n)` with probability at most 5 %.
 
   Args:
-    loss: Callable, a stateless seed (`int32[2]`) to a scalar `Tensor`; all its
-      randomness comes from the seed. To measure several estimators, write
-      `lambda seed: loss(estimator, seed)` for each.
+    loss: Callable that takes a stateless seed (`int32[2]`) and returns a scalar
+      `Tensor`. All its randomness must come from the seed. To measure several
+      estimators, pass `lambda seed: loss(estimator, seed)` for each.
     variables: List of `tf.Variable`s or Keras variables.
     num_pairs: Python `int`, at least 2.
-    reference: List of arrays like the variables, the exact gradient, where it
-      is known.
-    seed: Python `int`, the first part of the seeds.
+    reference: List of arrays with the shapes of the variables, the exact
+      gradient. Default: it is not known, and neither is the bias.
+    seed: Python `int`, the first number of all stateless seeds.
 
   Returns:
     moments: `GradientMoments`. The evaluations of `f` are counted in the graph
-      of `loss`; they are not seen where `loss` calls a `tf.function` or a loop.
+      of `loss`, not inside a `tf.function` or a loop that `loss` calls.
 
   Raises:
     TypeError: `loss` is not callable, `num_pairs` is not an `int`, or
-      `variables` has something else.
-    ValueError: `num_pairs` is too small, `variables` is no list or empty, the
-      loss depends on none of them, or `reference` has other shapes.
+      `variables` does not contain floating-point variables only.
+    ValueError: `num_pairs` is too small, `variables` is not a list or is empty,
+      the loss depends on none of them, or `reference` has other shapes.
 
   #### Examples
 
@@ -76,44 +78,44 @@ def sampled_moments(
   moments.num_evaluations  # ==> 2
   ```
   """
-  if not callable(loss):
-    raise TypeError(
-      f'`loss` must be a callable of a seed, but is {loss!r}. Write, for '
-      'example, `lambda seed: loss(estimator, seed)`.'
-    )
+  checks.check_callable(loss, 'loss', 'lambda seed: loss(estimator, seed)')
   num_pairs = checks.check_int(num_pairs, 'num_pairs', minimum=2)
   variables = _as_tensorflow(variables)
   _check_reference(reference, variables)
   seed = checks.check_int(seed, 'seed', minimum=0)
 
-  @tf.function(autograph=False)
-  def gradient(seed):
+  def gradient(seed: tf.Tensor) -> list[tf.Tensor]:
     with tf.GradientTape() as tape:
-      tape.watch(variables)  # also such that are not trainable
+      # A tape watches only trainable variables by itself.
+      tape.watch(variables)
       value = loss(seed)
     gradients = gradients_of(tape, value, variables)
     if gradients is None:
       raise ValueError(
-        '`loss` must depend on one of the `variables` at least, but its '
-        'gradient with respect to all of them is None. Pass the variables '
-        'that it reads, and build the distribution inside it.'
+        '`loss` must depend on at least one of the `variables`; got None as '
+        'the gradient with respect to each. Pass the variables that `loss` '
+        'reads, and build the distribution inside `loss`.'
       )
     return gradients
 
-  variance, interval, mean = measure_pairs(gradient, num_pairs, seed)
+  traced = tf.function(gradient, autograph=False)
+  variance, interval, mean = measure_pairs(traced, num_pairs, seed)
   return GradientMoments(
     mean=_like(mean, variables),
     variance=variance,
     interval=interval,
+    # The mean of 2 * num_pairs gradients has that fraction of the variance.
     **_bias_of(mean, reference, variance / (2 * num_pairs)),
-    num_evaluations=_num_evaluations(gradient),
+    num_evaluations=_num_evaluations(traced),
     is_exact=False,
   )
 
 
-def _num_evaluations(gradient):
-  """Counts the atoms at which a traced gradient evaluates `f`, if any."""
+def _num_evaluations(gradient: Any) -> int | None:
+  """Counts the atoms at which a `tf.function` evaluates `f`, if any."""
   graph = gradient.get_concrete_function(tf.TensorSpec([2], tf.int32)).graph
+  # `CheckedIntegrand` names the operation whose output it passes to `f`. The
+  # atoms are its first axis, which is None if it is known at run time only.
   numbers = [
     operation.outputs[0].shape[0]
     for operation in graph.get_operations()
@@ -122,13 +124,14 @@ def _num_evaluations(gradient):
   return None if None in numbers else sum(numbers) or None
 
 
-def _as_tensorflow(variables):
-  """Checks a list of variables; Keras wraps its own."""
+def _as_tensorflow(variables: Sequence[Any]) -> list[tf.Variable]:
+  """Returns a checked list of TensorFlow's variables."""
   if not isinstance(variables, list | tuple) or not variables:
     raise ValueError(
-      '`variables` must be a list of the variables that the gradient is taken '
-      f'by, with one at least, but is {variables!r}. Pass e.g. `[logits]`.'
+      '`variables` must be a list with at least one variable; got '
+      f'{variables!r}. Pass, for example, `[logits]`.'
     )
+  # A Keras variable has the one of TensorFlow as its `value`.
   found = [
     v if isinstance(v, tf.Variable) else getattr(v, 'value', v)
     for v in variables
@@ -136,18 +139,19 @@ def _as_tensorflow(variables):
   for variable in found:
     if not isinstance(variable, tf.Variable):
       raise TypeError(
-        '`variables` must be `tf.Variable`s or those of Keras, but one is '
+        '`variables` must contain `tf.Variable`s or Keras variables; got '
         f'{variable!r}. Make it a variable that `loss` reads.'
       )
     if not variable.dtype.is_floating:
       raise TypeError(
-        '`variables` must be floating, since a gradient is taken with respect '
-        f'to them, but one has dtype {variable.dtype.name}. Leave it out.'
+        '`variables` must be of floating point, because the loss is '
+        f'differentiated with respect to them; got dtype {variable.dtype.name}'
+        '. Leave this variable out.'
       )
   return found
 
 
-def _check_reference(reference, variables):
+def _check_reference(reference: Any, variables: Sequence[tf.Variable]) -> None:
   if reference is None:
     return
   expected = [tuple(v.shape) for v in variables]
@@ -155,50 +159,63 @@ def _check_reference(reference, variables):
   shapes = [np.shape(x) for x in reference] if is_list else np.shape(reference)
   if not is_list or shapes != expected:
     raise ValueError(
-      '`reference` must be a list of arrays like the variables, of shapes '
-      f'{expected}, but is of {shapes}. Pass one exact gradient for each.'
+      '`reference` must be a list of arrays with the shapes of `variables`, '
+      f'{expected}; got {shapes}. Pass one exact gradient per variable.'
     )
 
 
-def gradients_of(tape, value, variables):
-  """Gradients as dense `Tensor`s, 0 where there is none; `None` if all are."""
+def gradients_of(
+  tape: tf.GradientTape, value: tf.Tensor, variables: Sequence[tf.Variable]
+) -> list[tf.Tensor] | None:
+  """Returns dense gradients, 0 for an unused variable; `None` if all are."""
   gradients = tape.gradient(value, variables)
   if all(g is None for g in gradients):
     return None
+  # The gradient of an embedding is sparse (`tf.IndexedSlices`).
   return [
     tf.zeros_like(v) if g is None else tf.convert_to_tensor(g)
     for g, v in zip(gradients, variables, strict=True)
   ]
 
 
-def measure_pairs(gradient, num_pairs, seed):
-  """Total variance of a gradient, by half squared distances of pairs.
+def measure_pairs(
+  gradient: Callable[[tf.Tensor], list[tf.Tensor]], num_pairs: int, seed: int
+) -> tuple[float, tuple[float, float], np.ndarray]:
+  """Estimates the total variance of a gradient from pairs of gradients.
 
   Args:
-    gradient: Callable, a stateless seed to a list of `Tensor`s.
+    gradient: Callable that takes a stateless seed and returns a list of
+      `Tensor`s.
     num_pairs: Python `int`, at least 2.
-    seed: Python `int`, the first part of the seeds.
+    seed: Python `int`, the first number of all stateless seeds.
 
   Returns:
     variance: Python `float`.
     interval: Pair of Python `float`s.
-    mean: Array, all components of the mean gradient.
+    mean: Array of shape `[P]`, all components of the mean gradient.
   """
-  distances, total = [], 0.0
+  distances, total = [], np.zeros([])
   for i in range(num_pairs):
+    # E|g - g'|^2 / 2 is the total variance. Unlike the sample variance of all
+    # gradients, the terms of its mean are independent.
     first, second = (
       flat(gradient(tf.constant([seed, j]))) for j in (2 * i, 2 * i + 1)
     )
-    distances.append(0.5 * np.sum((first - second) ** 2))
+    distances.append(0.5 * float(np.sum((first - second) ** 2)))
     total = total + first + second
   return *mean_and_interval(distances), total / (2 * num_pairs)
 
 
-def _bias_of(mean, reference, noise):
-  """The bias of a mean whose own total variance is `noise`."""
+def _bias_of(
+  mean: np.ndarray, reference: Sequence[TensorLike] | None, noise: float
+) -> dict[str, Any]:
+  """Returns the bias of a mean whose own total variance is `noise`."""
   if reference is None:
     return {'bias': None, 'bias_interval': None}
+  # E|error|^2 = |bias|^2 + noise.
   error = np.linalg.norm(mean - flat(reference))
+  # One component of the error can have all of the noise, so no smaller margin
+  # holds for every covariance.
   margin = _NORMAL_95 * np.sqrt(noise)
   return {
     'bias': float(np.sqrt(max(error**2 - noise, 0.0))),
@@ -206,15 +223,19 @@ def _bias_of(mean, reference, noise):
   }
 
 
-def _like(flat, variables):
-  """Cuts a vector into arrays with the shapes of the variables."""
+def _like(
+  vector: np.ndarray, variables: Sequence[tf.Variable]
+) -> list[np.ndarray]:
+  """Splits a vector into arrays with the shapes of the variables."""
   sizes = [v.shape.num_elements() for v in variables]
-  parts = np.split(flat, np.cumsum(sizes)[:-1])
+  parts = np.split(vector, np.cumsum(sizes)[:-1])
   return [p.reshape(v.shape) for p, v in zip(parts, variables, strict=True)]
 
 
-def mean_and_interval(values):
-  """Mean of independent non-negative values, and its normal 95 % interval."""
+def mean_and_interval(
+  values: Sequence[float],
+) -> tuple[float, tuple[float, float]]:
+  """Returns the mean of independent values `>= 0` and its 95 % interval."""
   mean = float(np.mean(values))
   margin = float(_NORMAL_95 * np.std(values, ddof=1) / np.sqrt(len(values)))
   return mean, (max(mean - margin, 0.0), mean + margin)

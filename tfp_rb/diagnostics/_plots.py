@@ -1,7 +1,7 @@
-"""Plots that can be told apart without colours."""
+"""Plots whose series can be told apart without colours."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from tfp_rb.diagnostics._bounds import VarianceBound
 from tfp_rb.diagnostics._compare import Comparison
 from tfp_rb.internal.types import TensorLike
 
-if TYPE_CHECKING:  # matplotlib is loaded when something is plotted
+if TYPE_CHECKING:  # matplotlib is optional and slow to import.
   from matplotlib.axes import Axes
 
 __all__ = ['plot_bounds', 'plot_mass', 'plot_variance']
@@ -24,10 +24,10 @@ def plot_variance(
   """Plots variances against evaluations of `f`, with their intervals.
 
   Args:
-    rows: List of `Comparison`s, those of several calls of `compare` if you
-      like. Rows of one name are joined by a line. If all have one number of
-      evaluations, the names are on the other axis.
-    ax: A matplotlib `Axes`. Default: that of a new figure.
+    rows: List of `Comparison`s from one or more calls of `compare`. A line
+      joins the rows of one name. If all rows have the same number of
+      evaluations, the names are on the y-axis.
+    ax: A matplotlib `Axes`. Default: the axes of a new figure.
 
   Returns:
     ax: The `Axes`.
@@ -48,8 +48,8 @@ def plot_variance(
   ax = _axes('plot_variance') if ax is None else ax
   numbers = {row.num_evaluations for row in rows}
   if len(numbers) == 1 < len(rows):
-    return _plot_by_name(rows, *numbers, ax)
-  # In the order of names: a name looks the same in two plots side by side.
+    return _plot_names(rows, numbers.pop(), ax)
+  # Sorted, so that a name has the same style in two plots of the same names.
   for i, name in enumerate(sorted({row.name for row in rows})):
     own = sorted(
       (row for row in rows if row.name == name),
@@ -60,6 +60,7 @@ def plot_variance(
     ax.errorbar(
       [row.num_evaluations for row in own],
       variances,
+      # matplotlib refuses a negative length, which rounding could give.
       yerr=np.maximum([variances - low, high - variances], 0.0),
       label=name,
       capsize=3,
@@ -74,8 +75,10 @@ def plot_variance(
   return _with_whole_numbers(ax)
 
 
-def _plot_by_name(rows, num_evaluations, ax):
-  """At equal evaluations: a line for each name, the first row on top."""
+def _plot_names(
+  rows: Sequence[Comparison], num_evaluations: int, ax: 'Axes'
+) -> 'Axes':
+  """Plots one variance for each name, the first row on top."""
   for i, row in enumerate(rows):
     low, high = row.interval
     error = [[max(row.variance - low, 0.0)], [max(high - row.variance, 0.0)]]
@@ -92,11 +95,12 @@ def _plot_by_name(rows, num_evaluations, ax):
   return ax
 
 
-def _scale(rows):
-  """Logarithmic; a variance of 0 has its place below the least other one."""
+def _scale(rows: Sequence[Comparison]) -> dict[str, Any]:
+  """Returns a logarithmic scale on which a variance of 0 has a place."""
   positive = [row.variance for row in rows if row.variance > 0.0]
   if len(positive) == len(rows) or not positive:
     return {'value': 'log' if positive else 'linear'}
+  # Linear from 0 to the least positive variance, logarithmic above.
   return {'value': 'symlog', 'linthresh': min(positive)}
 
 
@@ -106,11 +110,11 @@ def plot_mass(
   """Plots `q(rest)` against the number of summed values.
 
   Args:
-    masses: `Tensor` of shape `[k + 1] + batch_shape`, from `rest_mass`. Of a
-      batch the mean is drawn, and the range from the least to the largest.
-    ax: A matplotlib `Axes`, to which a line is added. Default: that of a new
-      figure.
-    label: Python `str`, for the legend.
+    masses: `Tensor` of shape `[k + 1] + batch_shape`, from `rest_mass`. The
+      line is the mean over the batch, and the shaded area its range.
+    ax: A matplotlib `Axes`, to which a line is added. Default: the axes of a
+      new figure.
+    label: Python `str`, the label in the legend. Default: no legend.
 
   Returns:
     ax: The `Axes`.
@@ -127,13 +131,14 @@ def plot_mass(
   ```
   """
   ax = _axes('plot_mass') if ax is None else ax
-  masses = np.asarray(masses)
-  masses = masses.reshape([len(masses), -1])  # [k + 1, members]
-  k = np.arange(len(masses))
-  ax.plot(k, masses.mean(axis=1), label=label, **_style(len(ax.get_lines())))
-  if masses.shape[1] > 1:
+  array = np.asarray(masses)
+  array = array.reshape(len(array), -1)  # [k + 1, members]
+  k = np.arange(len(array))
+  # The style follows the number of lines that are there already.
+  ax.plot(k, array.mean(axis=1), label=label, **_style(len(ax.get_lines())))
+  if array.shape[1] > 1:
     ax.fill_between(
-      k, masses.min(axis=1), masses.max(axis=1), color='0.5', alpha=0.2
+      k, array.min(axis=1), array.max(axis=1), color='0.5', alpha=0.2
     )
   ax.set(xlabel='k, summed values', ylabel='q(rest), probability')
   ax.set_ylim(bottom=0.0)
@@ -148,8 +153,8 @@ def plot_bounds(
   """Plots variances and the bounds of the paper against summed atoms.
 
   Args:
-    rows: List of `VarianceBound`s, from `variance_bounds`.
-    ax: A matplotlib `Axes`. Default: that of a new figure.
+    rows: List of `VarianceBound`s from `variance_bounds`.
+    ax: A matplotlib `Axes`. Default: the axes of a new figure.
 
   Returns:
     ax: The `Axes`.
@@ -168,41 +173,37 @@ def plot_bounds(
   """
   ax = _axes('plot_bounds') if ax is None else ax
   k = [row.num_summed for row in rows]
-  for i, (name, values) in enumerate(
-    {
-      'variance': [row.variance for row in rows],
-      'bound': [row.bound for row in rows],
-    }.items()
-  ):
-    ax.plot(k, values, label=name, **_style(i))
+  ax.plot(k, [row.variance for row in rows], label='variance', **_style(0))
+  ax.plot(k, [row.bound for row in rows], label='bound', **_style(1))
   ax.set(xlabel='k, summed atoms', ylabel='total variance of the gradient')
   ax.set_ylim(bottom=0.0)
   ax.legend()
   return _with_whole_numbers(ax)
 
 
-def _with_whole_numbers(ax):
+def _with_whole_numbers(ax: 'Axes') -> 'Axes':
+  # There is no half evaluation, and no half value is summed.
   ax.locator_params(axis='x', integer=True)
   return ax
 
 
-def _axes(name):
+def _axes(name: str) -> 'Axes':
   try:
     import matplotlib.pyplot as plt
   except ImportError as error:
     raise ImportError(
-      f'`{name}` needs matplotlib, but it is not installed. Install it, by '
+      f'`{name}` requires matplotlib, which is not installed. Run '
       '`pip install matplotlib`.'
     ) from error
   return plt.subplots(layout='constrained')[1]
 
 
-def _style(i):
-  """Another marker and line for each of 32 series, whatever the colours."""
-  marker = _MARKERS[i % len(_MARKERS)]
+def _style(i: int) -> dict[str, Any]:
+  """Returns the marker and line of series `i`; they differ for 32 series."""
   return {
-    'marker': marker,
+    'marker': _MARKERS[i % len(_MARKERS)],
+    # When the markers start again, the lines are shifted by one.
     'linestyle': _LINES[(i + i // len(_MARKERS)) % len(_LINES)],
-    # Every other one hollow.
+    # Every other marker is hollow.
     'markerfacecolor': 'none' if i % 2 else None,
   }

@@ -1,10 +1,13 @@
-"""Which estimator to use for a given number of evaluations of `f`."""
+"""Suggests an estimator for a given number of evaluations of `f`."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
+
+import numpy as np
 
 from tfp_rb import baselines
 from tfp_rb.diagnostics._closed_forms import proposition_2, variance
-from tfp_rb.diagnostics._support import tabulate
+from tfp_rb.diagnostics._support import Support, tabulate
 from tfp_rb.estimators import REINFORCE, Exact
 from tfp_rb.estimators.base import GradientEstimator
 from tfp_rb.estimators.rao_blackwell import rao_blackwellize
@@ -20,8 +23,8 @@ class Option(NamedTuple):
 
   Attributes:
     name: Python `str`.
-    num_summed: Python `int`; `None` where members of a batch differ.
-    num_samples: Python `int`, the draws; `None` where members differ.
+    num_summed: Python `int`; `None` if members of a batch differ.
+    num_samples: Python `int`, the number of draws; `None` if members differ.
     variance: Python `float`, the total variance of the gradient.
     estimator: A `GradientEstimator`.
   """
@@ -34,14 +37,14 @@ class Option(NamedTuple):
 
 
 class Suggestion(NamedTuple):
-  """What `suggest` found.
+  """The result of `suggest`.
 
   Attributes:
     estimator: A `GradientEstimator`, ready to use.
-    num_summed: Python `int`; `None` where members of a batch differ.
-    num_samples: Python `int`, the draws; `None` where members differ.
+    num_summed: Python `int`; `None` if members of a batch differ.
+    num_samples: Python `int`, the number of draws; `None` if members differ.
     variance: Python `float`, the total variance of its gradient.
-    reason: Python `str`, a sentence or two.
+    reason: Python `str`, why this estimator, in two sentences.
     table: List of `Option`, the least variance first.
   """
 
@@ -62,32 +65,33 @@ def suggest(
 ) -> Suggestion:
   """Returns the estimator of least variance for `budget` evaluations of `f`.
 
-  Compared are, each unbiased and at `budget` evaluations (`Exact` at fewer),
+  The function compares these unbiased estimators. All use `budget` evaluations
+  (`Exact` may use fewer):
 
   * `Exact()`, if there are no more than `budget` values;
-  * `REINFORCE`, plain and with the baseline `LeaveOneOut`, all drawn;
+  * `REINFORCE`, plain and with the baseline `LeaveOneOut`, with draws only;
   * `rao_blackwellize` of both, with every number of summed atoms;
-  * `rao_blackwellize` of both by `budget=`, Proposition 2 of the paper.
+  * `rao_blackwellize` of both with `budget=`, Proposition 2 of the paper.
 
   The variance is that of the gradient of the sum over the batch, with respect
-  to the trainable variables of `distribution`; if it has none, with respect to
-  the logits of its values, `q = softmax(logits)`. (Other parameters see the
-  latter through their Jacobian.) `f` is taken as given: its own derivative by
-  these is left out.
+  to the trainable variables of `distribution`. If it has none, the gradient is
+  with respect to the logits of its values, `q = softmax(logits)`. (Gradients
+  with respect to other parameters follow from it by the chain rule.) The
+  dependence of `f` itself on the variables is ignored.
 
-  `f` is evaluated at all values, if they are at most `most_evaluations` (of a
-  countable support, all but a mass of 1e-12), and the variances are exact, by
-  closed forms. Otherwise it is evaluated at the `budget` best values and at
-  draws from the rest, `most_evaluations` in all, and the variances are those of
-  a distribution that has the draws for its rest: `reason` says so.
+  If there are at most `most_evaluations` values (for a countable support, all
+  but a mass of 1e-12), `f` is evaluated at all of them, and the variances are
+  exact. Otherwise `f` is evaluated at the `budget` best values and at draws
+  from the rest, `most_evaluations` in total. Then the variances are estimates,
+  for a distribution whose rest consists of the draws, and `reason` says so.
 
   Args:
     f: Callable, as in `tfp_rb.expectation`.
     distribution: A discrete `tfp.distributions.Distribution` with a registered
       partition, `q`.
-    budget: Python `int`, the evaluations of `f` for one estimate.
-    most_evaluations: Python `int`, the evaluations of `f` for the suggestion;
-      more than `budget`.
+    budget: Python `int`, the number of evaluations of `f` for one estimate.
+    most_evaluations: Python `int`, the largest number of evaluations of `f` for
+      the suggestion; more than `budget`.
     seed: Stateless seed of the draws.
 
   Returns:
@@ -96,8 +100,9 @@ def suggest(
   Raises:
     TypeError: `f` is not callable, `distribution` is not discrete, or a number
       is not an `int`.
-    ValueError: `most_evaluations` is not larger than `budget`, or too large for
-      the variables, or `f` is not finite.
+    ValueError: `most_evaluations` is not larger than `budget`, or the scores
+      with respect to all variables do not fit into memory, or `f` is not
+      finite.
     NotImplementedError: No partition is registered for the distribution.
 
   #### Examples
@@ -111,30 +116,28 @@ def suggest(
   loss = tfp_rb.expectation(f, q, suggestion.estimator)
   ```
 
-  Its `reason`: "Sum the 2 best values, which hold 93 % of the mass, and draw 1,
-  with a leave-one-out baseline: the least variance of 8 options, 0.035 times
+  The `reason` is: "Sum the 2 best values, which hold 93 % of the mass, and draw
+  1, with a leave-one-out baseline: the least variance of 8 options, 0.035 times
   that of 3 plain draws. Exact, from `f` at 5 values, of the gradient with
   respect to the logits of the values."
   """
-  if not callable(f):
-    raise TypeError(
-      f'`f` must be callable, but is {f!r}. Pass a function of the atoms, e.g. '
-      '`lambda z: tf.gather(cost, z)`.'
-    )
+  checks.check_callable(f, 'f', 'lambda z: tf.gather(cost, z)')
   check_discrete(distribution)
   budget = checks.check_int(budget, 'budget', minimum=1)
   most_evaluations = checks.check_int(
     most_evaluations, 'most_evaluations', minimum=1
   )
   num_values = partition_of(distribution).num_values
+  # Where all values can be listed, nothing is drawn.
   is_enough = num_values is not None and num_values <= most_evaluations
   if most_evaluations <= budget and not is_enough:
     raise ValueError(
-      '`most_evaluations` must be larger than `budget`, or nothing is known of '
-      f'the rest, but is {most_evaluations}, and `budget` is {budget}. Raise '
-      'it.'
+      f'`most_evaluations` must be larger than `budget` ({budget}), because '
+      f'some evaluations are draws from the rest; got {most_evaluations}. '
+      'Increase it.'
     )
   support = tabulate(f, distribution, budget, most_evaluations, seed)
+  # The sort is stable: of equal variances, the first option wins.
   table = sorted(_options(support, budget), key=lambda option: option.variance)
   best = table[0]
   return Suggestion(
@@ -147,13 +150,15 @@ def suggest(
   )
 
 
-def _options(support, budget):
-  """Yields all options; of equal ones the first is preferred."""
+def _options(support: Support, budget: int) -> Iterator[Option]:
+  """Yields all options, the simplest first."""
   rows, num_values = support.rows, support.num_values
-  is_enough = num_values is not None and num_values <= budget
-  if is_enough:
+  if num_values is not None and num_values <= budget:
+    largest = num_values
     yield Option('Exact', num_values, 0, 0.0, Exact())
-  for k in range(num_values if is_enough else budget):
+  else:
+    largest = budget
+  for k in range(largest):  # At least one atom is drawn.
     m = budget - k
     for name, baseline in _baselines(budget):
       estimator = REINFORCE(baseline=baseline, num_samples=m)
@@ -161,11 +166,13 @@ def _options(support, budget):
         f'summed {name}' if k else name,
         k,
         m,
+        # Members of a batch are drawn independently, so variances add up.
         sum(variance(row, k, m, baseline is not None) for row in rows),
         rao_blackwellize(estimator, num_summed=k) if k else estimator,
       )
-  if is_enough:
-    return  # a budget for everything sums everything
+  if largest == num_values:
+    return  # With such a budget, `rao_blackwellize` sums everything: `Exact`.
+  # One number of summed values for each member of the batch.
   splits = [proposition_2(row, budget) for row in rows]
   is_one = len(set(splits)) == 1
   for name, baseline in _baselines(budget):
@@ -174,6 +181,7 @@ def _options(support, budget):
       splits[0] if is_one else None,
       budget - splits[0] if is_one else None,
       sum(
+        # If the best values have all the mass, k = budget and nothing is drawn.
         variance(row, k, max(budget - k, 1), baseline is not None)
         for row, k in zip(rows, splits, strict=True)
       ),
@@ -181,14 +189,18 @@ def _options(support, budget):
     )
 
 
-def _baselines(budget):
+def _baselines(
+  budget: int,
+) -> Iterator[tuple[str, baselines.LeaveOneOut | None]]:
   yield 'REINFORCE', None
-  if budget > 1:  # another evaluation than the draw's own
+  if budget > 1:  # The level of a draw needs at least one other evaluation.
     yield 'leave-one-out', baselines.LeaveOneOut()
 
 
-def _reason(best, table, support, budget):
-  """Says what was chosen, what it gains, and how that is known."""
+def _reason(
+  best: Option, table: list[Option], support: Support, budget: int
+) -> str:
+  """Says what was chosen, what is gained, and how reliable that is."""
   if best.name == 'Exact':
     choice = f'Sum all {best.num_summed} values'
   elif best.num_summed is None:
@@ -196,8 +208,8 @@ def _reason(best, table, support, budget):
   elif best.num_summed == 0:
     choice = f'Draw all {budget} atoms'
   else:
-    mean = lambda x: sum(x) / len(x)
-    mass = mean([sum(row.q[: best.num_summed]) for row in support.rows])
+    masses = [np.sum(row.q[: best.num_summed]) for row in support.rows]
+    mass = float(np.mean(masses))
     summed = f'{best.num_summed} best values, which hold'
     if best.num_summed == 1:
       summed = 'best value, which holds'
@@ -207,6 +219,7 @@ def _reason(best, table, support, budget):
     )
   if 'leave-one-out' in best.name:
     choice += ', with a leave-one-out baseline'
+  # This name stands for plain draws alone: k = 0 and no baseline.
   plain = next(o.variance for o in table if o.name == 'REINFORCE')
   gain = f'the least variance of {len(table)} options'
   if best.variance == 0.0:
@@ -224,9 +237,10 @@ def _reason(best, table, support, budget):
   return f'{choice}: {gain}. {known}, of the gradient with respect to {by}.'
 
 
-def _percent(mass):
-  """Never 100 % of a mass that leaves something."""
+def _percent(mass: float) -> str:
+  """Formats a mass; only a mass of 1 is 100 %."""
   digits = 0
+  # One more digit as long as a mass below 1 would be rounded to 1.
   while digits < 6 and mass < 1.0 <= round(mass, digits + 2):
     digits += 1
   return f'{mass:.{digits}%}'.replace('%', ' %')

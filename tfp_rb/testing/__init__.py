@@ -1,4 +1,4 @@
-"""Tests for users who bring an estimator or a distribution of their own."""
+"""Tests for your own estimators and partitions."""
 
 from tfp_rb.testing.unbiased import UnbiasednessReport, assert_unbiased
 

@@ -1,7 +1,8 @@
-"""The test that an estimator is unbiased."""
+"""Tests that an estimator is unbiased."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+import math
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -10,27 +11,38 @@ import tensorflow_probability as tfp
 from tfp_rb._expectation import expectation
 from tfp_rb.estimators.base import GradientEstimator
 from tfp_rb.internal import random
-from tfp_rb.internal.types import Problem, StatelessSeed, TensorLike
+from tfp_rb.internal.types import (
+  Distribution,
+  Integrand,
+  Problem,
+  StatelessSeed,
+  TensorLike,
+)
 from tfp_rb.partitions import family_of
 from tfp_rb.testing import enumeration
+from tfp_rb.testing.enumeration import flat
 
 __all__ = ['UnbiasednessReport', 'assert_unbiased']
 
 tfd = tfp.distributions
 
 _MOST_OUTCOMES = 20_000
-_CHUNK = 4096
+_CHUNK = 4096  # draws in one call, as a batch
+
+# Mean error, covariance of the error of one draw, and number of draws.
+_Moments: TypeAlias = tuple[np.ndarray, np.ndarray, int]
 
 
 class UnbiasednessReport(NamedTuple):
-  """What `assert_unbiased` found.
+  """The result of `assert_unbiased`.
 
   Attributes:
     is_exact: Whether all outcomes were enumerated.
-    num_outcomes: Number of outcomes enumerated, or of independent draws.
-    relative_bias: Norm of the mean gradient's error over the gradient's norm.
-    detectable_bias: Relative bias that would be found (with probability 0.99
-      where the gradients were drawn).
+    num_outcomes: Number of enumerated outcomes, or of independent draws.
+    relative_bias: Norm of the error of the mean gradient, divided by the norm
+      of the gradient.
+    detectable_bias: Relative bias that the test detects (with probability 0.99
+      if gradients were drawn).
   """
 
   is_exact: bool
@@ -39,9 +51,9 @@ class UnbiasednessReport(NamedTuple):
   detectable_bias: float
 
 
-def _default_problem(logits):
+def _default_problem(logits: tf.Tensor) -> tuple[Integrand, Distribution]:
   cost = tf.constant([2.0, -1.0, 0.5, 3.0, 1.0], logits.dtype)
-  # The cost depends on the parameters, too: the pathwise term counts.
+  # `f` depends on the parameters, too, so that a wrong pathwise term is found.
   scale = 1.0 + 0.1 * tf.reduce_sum(logits**2, axis=-1)
   return lambda z: scale * tf.gather(cost, z), tfd.Categorical(logits=logits)
 
@@ -60,25 +72,27 @@ def assert_unbiased(
 ) -> UnbiasednessReport:
   """Raises `AssertionError` if value or gradient of `estimator` is biased.
 
-  Where the support can be enumerated and the estimator has no noise of its own,
-  all outcomes of its draws are enumerated, and the mean is compared with the
-  derivative of the explicit sum to rounding. Otherwise, and where the partition
-  of the distribution is not one of this library, gradients are drawn: as
-  many as are needed to find a bias of `detectable_bias` of the gradient's norm,
-  in any direction, with probability 0.99, while an unbiased estimator passes
-  with probability `1 - false_fail_rate`.
+  If all outcomes of the draws can be enumerated, and the estimator has no other
+  noise, the test compares the mean over all outcomes with the derivative of the
+  explicit sum, up to rounding errors. Otherwise, and for a partition that you
+  registered, the test draws gradients. It draws enough of them to detect a bias
+  of `detectable_bias` times the norm of the gradient, in any direction, with
+  probability 0.99. An unbiased estimator passes with probability
+  `1 - false_fail_rate`.
 
   Args:
     estimator: A `GradientEstimator`.
     problem: Callable that takes the `parameters` and returns the pair
-      `(f, distribution)`. The parameters come with one further dimension in
-      front, so both must follow TFP's batch semantics. Default: a `Categorical`
-      of 5 values with a cost that depends on the logits as well.
+      `(f, distribution)`. It is also called with the parameters stacked along
+      a new first axis, so `f` and the distribution must follow TFP's batch
+      semantics. Default: a `Categorical` of 5 values, and a cost that depends
+      on the logits as well.
     parameters: List of floating-point `Tensor`s, preferably float64, with
       respect to which the gradient is taken. Default: 2 rows of logits.
     detectable_bias: Python `float`, relative to the norm of the gradient.
-    false_fail_rate: Python `float`.
-    most_draws: Python `int`, the most gradients that are drawn.
+    false_fail_rate: Python `float`, the probability that an unbiased estimator
+      fails.
+    most_draws: Python `int`, the largest number of gradients to draw.
     seed: Stateless seed.
 
   Returns:
@@ -86,8 +100,8 @@ def assert_unbiased(
 
   Raises:
     AssertionError: The estimator is biased.
-    ValueError: The gradient vanishes, or `most_draws` gradients would not be
-      enough.
+    ValueError: The gradient is 0, or more than `most_draws` gradients would be
+      needed.
 
   #### Examples
 
@@ -102,35 +116,30 @@ def assert_unbiased(
     parameters = [tf.constant(_DEFAULT_LOGITS, tf.float64)]
   parameters = [tf.convert_to_tensor(p) for p in parameters]
   value, gradients = enumeration.exact_reference(problem, parameters)
-  gradient = _flat(gradients)
+  gradient = flat(gradients)
   if not np.any(gradient):
     raise ValueError(
-      '`problem` must have a gradient other than 0, since a bias is measured '
-      'relative to it. Choose another `f` or other `parameters`.'
+      '`problem` must have a gradient other than 0, because the bias is '
+      f'relative to it; got {gradient}. Choose another `f` or other '
+      '`parameters`.'
     )
-  outcomes = [
-    enumeration.enumerate_outcomes(
-      estimator, problem, parameters, _MOST_OUTCOMES, seed=s
-    )
-    for s in (seed, (seed[0] + 1, seed[1]))
-  ]
-  if outcomes[0] is not None and all(
-    np.array_equal(a, b)
-    for a, b in zip(*(o.weighted_gradients for o in outcomes), strict=True)
-  ):
-    report = _check_exactly(outcomes[0], value, gradient)
+  outcomes = enumeration.enumerate_without_noise(
+    estimator, problem, parameters, _MOST_OUTCOMES
+  )
+  if outcomes is not None:
+    report = _check_exactly(outcomes, value, gradient)
+    # The enumeration replaces the sampler of a partition, so that of a user
+    # is tested by draws as well.
     if not _is_partition_of_the_user(problem(*parameters)[1]):
       return report
-  # The outcomes depend on the seed as well: there is inner noise. Or else the
-  # sampler of a partition that is not ours is to be tested, too.
   return _check_by_draws(
     estimator, problem, parameters, value, gradient,
     detectable_bias, false_fail_rate, most_draws, tf.constant(seed, tf.int32),
   )  # fmt: skip
 
 
-def _is_partition_of_the_user(distribution):
-  """Of the distribution, or of one that it wraps."""
+def _is_partition_of_the_user(distribution: Distribution) -> bool:
+  """Whether a user registered the partition, or that of a wrapped one."""
   family = family_of(distribution)
   if family is None or family.is_of_user:
     return True
@@ -138,24 +147,22 @@ def _is_partition_of_the_user(distribution):
   return wrapped is not None and _is_partition_of_the_user(wrapped)
 
 
-def _flat(gradients):
-  return np.concatenate([np.ravel(g) for g in gradients]).astype(np.float64)
-
-
-def _check_exactly(outcomes, value, gradient):
+def _check_exactly(
+  outcomes: enumeration.Outcomes, value: np.ndarray, gradient: np.ndarray
+) -> UnbiasednessReport:
+  """Compares the mean over all outcomes with the derivative of the sum."""
   mean_value = np.sum(outcomes.probabilities * outcomes.values, axis=0)
-  mean = _flat([np.sum(g, axis=0) for g in outcomes.weighted_gradients])
-  # Rounding is relative to what was added up, not to what is left of it.
+  mean = flat(np.sum(g, axis=0) for g in outcomes.weighted_gradients)
+  # Rounding errors scale with the terms of a sum, which may nearly cancel.
   size = sum(np.sum(np.abs(g)) for g in outcomes.weighted_gradients)
   size += np.linalg.norm(gradient)
-  tolerance = 1e4 * np.finfo(value.dtype).eps * size
+  rounding = 1e4 * np.finfo(value.dtype).eps
+  tolerance = rounding * size
   error = np.linalg.norm(mean - gradient)
   value_error = np.max(np.abs(mean_value - value))
-  value_tolerance = (
-    1e4 * np.finfo(value.dtype).eps * np.max(np.abs(outcomes.values))
-  )
+  value_tolerance = rounding * np.max(np.abs(outcomes.values))
   norm = np.linalg.norm(gradient)
-  if not error <= tolerance:
+  if not error <= tolerance:  # So NaN is an error, too.
     raise AssertionError(
       f'The gradient is biased: its mean over all {len(outcomes.values)} '
       f'outcomes is {mean}, but the derivative of the sum is {gradient}; the '
@@ -172,34 +179,47 @@ def _check_exactly(outcomes, value, gradient):
 
 
 def _check_by_draws(
-  estimator, problem, parameters, value, gradient,
-  detectable_bias, false_fail_rate, most_draws, seed,
-):  # fmt: skip
-  """Compares the mean of independent gradients by a chi-squared test."""
-  expected = np.concatenate([np.ravel(value).astype(np.float64), gradient])
+  estimator: GradientEstimator,
+  problem: Problem,
+  parameters: Sequence[tf.Tensor],
+  value: np.ndarray,
+  gradient: np.ndarray,
+  detectable_bias: float,
+  false_fail_rate: float,
+  most_draws: int,
+  seed: tf.Tensor,
+) -> UnbiasednessReport:
+  """Compares the mean of independent gradients in a chi-squared test."""
+  expected = flat([value, gradient])
   moments = _moments_of_errors(estimator, problem, parameters, expected)
   of_value = slice(np.size(value))
   of_gradient = slice(np.size(value), None)
   norm = np.linalg.norm(gradient)
-  # A vector of d components of unit variance, moved by delta, is longer than
-  # sqrt(c) at least as often as a normal variable of mean |delta| exceeds it:
-  # 2.33 standard deviations more make 0.99.
+  # The test fails if a standardized error is longer than sqrt(threshold). An
+  # error with mean delta is that long at least as often as a normal variable
+  # with mean |delta| and variance 1 exceeds sqrt(threshold). If |delta| is 2.33
+  # larger than that, the probability is 0.99.
   needed = np.sqrt(_threshold(gradient.size, false_fail_rate)) + 2.33
   pilot_seed, test_seed = random.split_seed(seed, n=2)
   _, covariance, _ = moments(4, pilot_seed)
-  # A tenth more, since the pilot's estimate has an error of its own.
+  # A margin of a tenth covers the error of the pilot's variance.
   num_draws = 1.1 * _spread(covariance[of_gradient, of_gradient])
   num_draws *= (needed / (detectable_bias * norm)) ** 2
   if num_draws > most_draws:
     raise ValueError(
       f'`most_draws` must be at least {num_draws:.2g} to find a bias of '
-      f'{detectable_bias} of the gradient; got {most_draws}. Raise it or '
-      '`detectable_bias`, or choose a problem with less noise.'
+      f'{detectable_bias} of the gradient; got {most_draws}. Increase it or '
+      '`detectable_bias`, or choose a `problem` with less noise.'
     )
-  mean, covariance, n = moments(max(4, -int(-num_draws // _CHUNK)), test_seed)
+  # Draws other than those of the pilot, on which the number depends.
+  num_chunks = max(4, math.ceil(num_draws / _CHUNK))
+  mean, covariance, n = moments(num_chunks, test_seed)
   for name, part in (('gradient', of_gradient), ('value', of_value)):
     statistic, rank = _chi_squared(
-      mean[part], covariance[part, part], n, np.linalg.norm(expected[part])
+      mean[part],
+      covariance[part, part],
+      n,
+      size=float(np.linalg.norm(expected[part])),
     )
     threshold = _threshold(max(rank, 1), false_fail_rate)
     if statistic > threshold:
@@ -218,38 +238,45 @@ def _check_by_draws(
   )
 
 
-def _moments_of_errors(estimator, problem, parameters, expected):
-  """Returns a function that draws estimates and compares them.
+def _moments_of_errors(
+  estimator: GradientEstimator,
+  problem: Problem,
+  parameters: Sequence[tf.Tensor],
+  expected: np.ndarray,
+) -> Callable[[int, tf.Tensor], _Moments]:
+  """Returns a function that draws estimates and measures their errors.
 
   Args:
     estimator: A `GradientEstimator`.
     problem: As in `assert_unbiased`.
     parameters: List of `Tensor`s.
-    expected: Array, the values and the gradient, all in one vector.
+    expected: Array of shape `[d]`, the values and the gradient in one vector.
 
   Returns:
-    moments: Callable, `(num_chunks, seed)` to the mean error, the covariance
-      of the error of one draw, and the number of draws.
+    moments: Callable that takes `(num_chunks, seed)` and returns the mean
+      error, `[d]`, the covariance of the error of one draw, `[d, d]`, and the
+      number of draws.
   """
 
-  @tf.function(autograph=False)
-  def draw(seed):
+  def draw(seed: tf.Tensor) -> tf.Tensor:
     tiled = enumeration.tile(parameters, _CHUNK)
     with tf.GradientTape() as tape:
       tape.watch(tiled)
       f, distribution = problem(*tiled)
       values = expectation(f, distribution, estimator, seed=seed)
-    parts = tape.gradient(values, tiled, unconnected_gradients='zero')
-    parts = [tf.reshape(values, [_CHUNK, -1])] + [
-      tf.reshape(g, [_CHUNK, -1]) for g in parts
-    ]
+    # The copies are independent, so each has the gradient of its own value.
+    gradients = tape.gradient(values, tiled, unconnected_gradients='zero')
+    parts = [tf.reshape(x, [_CHUNK, -1]) for x in (values, *gradients)]
     return tf.concat([tf.cast(x, tf.float64) for x in parts], axis=-1)
 
-  def moments(num_chunks, seed):
-    total, squares = 0.0, 0.0
+  traced = tf.function(draw, autograph=False)
+
+  def moments(num_chunks: int, seed: tf.Tensor) -> _Moments:
+    total: Any = 0.0
+    squares: Any = 0.0
     for _ in range(num_chunks):
       seed, chunk_seed = random.split_seed(seed, n=2)
-      errors = draw(chunk_seed).numpy() - expected
+      errors = traced(chunk_seed).numpy() - expected  # [_CHUNK, d]
       total, squares = total + errors.sum(0), squares + errors.T @ errors
     n = num_chunks * _CHUNK
     mean = total / n
@@ -258,42 +285,52 @@ def _moments_of_errors(estimator, problem, parameters, expected):
   return moments
 
 
-def _threshold(num_components, false_fail_rate):
-  """What a chi-squared variable exceeds with half the false-fail rate.
+def _threshold(num_components: int, false_fail_rate: float) -> float:
+  """Returns the quantile that a chi-squared variable rarely exceeds.
 
-  The value is tested with one half, the gradient with the other.
+  It does so with half the false-fail rate: there are two tests, one of the
+  value and one of the gradient.
+
+  Args:
+    num_components: Python `int`, the degrees of freedom.
+    false_fail_rate: Python `float`, of both tests together.
+
+  Returns:
+    threshold: Python `float`.
   """
   half = np.float64(num_components / 2)
   return 2.0 * float(tfp.math.igammacinv(half, np.float64(false_fail_rate / 2)))
 
 
-def _spread(covariance):
-  """The variance along the direction that varies most."""
+def _spread(covariance: np.ndarray) -> float:
+  """Returns the variance in the direction that varies most."""
   return np.linalg.eigvalsh(covariance)[-1]
 
 
-def _chi_squared(mean, covariance, n, size):
-  """Squared length of the mean in standard errors, and its dimension.
+def _chi_squared(
+  mean: np.ndarray, covariance: np.ndarray, n: int, size: float
+) -> tuple[float, int]:
+  """Returns the squared length of an error in standard errors, and its rank.
 
-  A direction without noise (logits that are all moved together) must have no
-  error either; if it has one, the length is infinite.
+  In a direction without noise (adding a constant to all logits, for example)
+  there must be no error either. If there is one, the length is infinite.
 
   Args:
-    mean: Array of shape `[d]`.
-    covariance: Array of shape `[d, d]` of one draw.
-    n: Python `int`, number of draws.
-    size: Python `float`, norm of what the mean is an error of.
+    mean: Array of shape `[d]`, the mean error.
+    covariance: Array of shape `[d, d]`, the covariance of one draw.
+    n: Python `int`, the number of draws.
+    size: Python `float`, the norm of the exact value or gradient.
 
   Returns:
     statistic: Python `float`.
-    rank: Python `int`, number of directions with noise.
+    rank: Python `int`, the number of directions with noise.
   """
   variances, directions = np.linalg.eigh(covariance)
   scale = max(np.sqrt(max(variances[-1], 0.0)), size, 1e-30)
+  # Without noise, a variance is not 0 but a rounding error.
   noisy = variances > (1e-6 * scale) ** 2
-  errors = directions.T @ mean
+  rank = int(noisy.sum())
+  errors = directions.T @ mean  # The components are uncorrelated.
   if np.any(np.abs(errors[~noisy]) > 1e-5 * scale):
-    return np.inf, int(noisy.sum())
-  return float(np.sum(n * errors[noisy] ** 2 / variances[noisy])), int(
-    noisy.sum()
-  )
+    return np.inf, rank
+  return float(np.sum(n * errors[noisy] ** 2 / variances[noisy])), rank
