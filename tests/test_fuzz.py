@@ -166,3 +166,21 @@ def test_a_batch_of_unknown_size_may_be_rearranged(wrap):
   logits = tf.constant(np.random.default_rng(0).normal(size=[4, 3]))
   assert graph(logits).shape == [1, 4]
   np.testing.assert_allclose(graph(logits), estimate(logits))
+
+
+def test_an_offset_costs_no_digits_of_f_without_replacement():
+  def gradient(offset):
+    logits = tf.constant([0.3, -0.2, 0.9])
+    estimator = tfp_rb.rao_blackwellize(
+      tfp_rb.REINFORCE(baselines.LeaveOneOut(), num_samples=2),
+      num_summed=0,
+      sampler=tfp_rb.samplers.WithoutReplacement(),
+    )
+    f = lambda z: tf.cast(z, tf.float64) ** 2 + offset
+    with tf.GradientTape() as tape:
+      tape.watch(logits)
+      q = tfd.Categorical(logits=logits)
+      value = tfp_rb.expectation(f, q, estimator, seed=[0, 1])
+    return tape.gradient(value, logits)
+
+  np.testing.assert_allclose(gradient(1e8), gradient(0.0), atol=1e-6)

@@ -255,7 +255,9 @@ class WithoutReplacement(Sampler):
       # Normalised in the dtype of `x`: an offset of `x` would else cost as many
       # digits as the dtype of the weights has fewer.
       own = tf.cast(others, x.dtype)
-      own = tf.math.divide_no_nan(own, tf.reduce_sum(own, axis=1, keepdims=True))
+      own = tf.math.divide_no_nan(
+        own, tf.reduce_sum(own, axis=1, keepdims=True)
+      )
       # [M, M] + batch_shape times [M] + batch_shape.
       return tf.reduce_sum(own * x, axis=1)
 
