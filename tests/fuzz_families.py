@@ -176,7 +176,7 @@ def _table_norm(log_probs_of):
   return norm
 
 
-def _table_family(kind, name, outcomes_of=None, **changes):
+def _table_family(kind, name, **changes):
   """A family with a table of logits or of probs."""
   parameters = {'logits': _table_logits, 'probs': _table_probs}[name]
   log_probs_of = {'logits': _of_logits, 'probs': _of_probs}[name]

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from fuzz_families import FAMILIES, Settings, outcomes_of
+from fuzz_families import FAMILIES, Settings
 import tfp_rb
 
 tfb = tfp.bijectors
@@ -396,7 +396,7 @@ def _repair_design(problem, num_values):
   design, sampler = problem.design, problem.sampler
   if design == 'exact' and most > 512:
     design = 'draws'
-  if design in ('draws', 'exact') or design == 'budget':
+  if design in ('draws', 'exact', 'budget'):
     sampler, num_summed = 'iid', 0
   else:
     num_summed = min(problem.num_summed, most)
@@ -439,18 +439,8 @@ def _repair_design(problem, num_values):
 
 
 BATCHES = (
-  (),
-  (),
-  (),
-  (3,),
-  (3,),
-  (1,),
-  (2, 2),
-  (1, 3),
-  (2, 1, 2),
-  (0,),
-  (2, 0),
-)
+  (), (), (), (3,), (3,), (1,), (2, 2), (1, 3), (2, 1, 2), (0,), (2, 0),
+)  # fmt: skip
 SIZES = (1, 2, 2, 3, 3, 4, 4, 5, 6, 8, 12, 40, 300)
 STYLES = ('plain', 'plain', 'flat', 'ties', 'peaked', 'shifted', 'impossible')
 WRAPPERS = (
@@ -581,20 +571,3 @@ def simpler(problem):
     for number in sorted({least, now // 2, now - 1}):
       if least <= number < now:
         yield problem.replace(**{key: number})
-
-
-__all__ = [
-  'LEAVE_ONE_OUT',
-  'Layout',
-  'Numbers',
-  'Problem',
-  'distribution_of',
-  'estimator_of',
-  'layout_of',
-  'num_values_of',
-  'numbers_of',
-  'outcomes_of',
-  'random_problem',
-  'repair',
-  'simpler',
-]
