@@ -83,8 +83,8 @@ def tabulate(
   if not np.all(np.isfinite(result)):
     raise ValueError(
       '`f` must be finite at all values with mass; got NaN or infinity at '
-      f'{int(np.sum(~np.isfinite(result)))} of {result.size} values. No '
-      'estimator has a finite variance then.'
+      f'{int(np.sum(~np.isfinite(result)))} of {result.size} values. Make '
+      'it finite there: no estimator has a finite variance otherwise.'
     )
   rows = [
     _row(
