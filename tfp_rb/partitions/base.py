@@ -629,6 +629,17 @@ def partition(distribution: Distribution, num_summed: int) -> Partition:
   support where that is large or infinite; the rest is drawn exactly and
   without rejection.
 
+  Masses are computed in float32 or wider, also for parameters in half
+  precision. Values have the dtype of the distribution. If that dtype cannot
+  hold them, `partition` raises a `ValueError` where the number of values shows
+  it, for example for 300 classes in `uint8`. Otherwise, for example for
+  `Poisson(1e9)` or a shift of 1e8 in float32, the values are rounded; build the
+  distribution with `validate_args=True` to get an error instead.
+
+  A draw uses uniforms with 52 random bits, whatever the dtype of the
+  parameters. So a value can be drawn if it holds more than 2^-52 of the mass of
+  the rest.
+
   Args:
     distribution: A discrete `tfp.distributions.Distribution` with a registered
       partition.
