@@ -41,12 +41,19 @@ def expectation(
   estimator's own variables (a learned baseline). One loss and one tape train
   all of them.
 
+  `f` is never called at a value of probability 0, so such a value contributes
+  nothing to the gradient. At the boundary of the parameters this matters: with
+  `Bernoulli(probs=0.)` the gradient with respect to `probs` is 0, although the
+  derivative of the sum is `f(1) - f(0)`. Parameterize by `logits`, which have
+  no boundary.
+
   Args:
     f: Callable. Takes atoms of shape `[m] + batch_shape + event_shape` and
       returns a floating-point `Tensor` of shape `[m] + batch_shape`. It is
       called once, with all atoms together, unless the estimator's docstring
       says otherwise.
-    distribution: A discrete `tfp.distributions.Distribution`, `q`.
+    distribution: A discrete `tfp.distributions.Distribution`, `q`. As in TFP,
+      NaN or negative parameters are reported only with `validate_args=True`.
     estimator: A `GradientEstimator`. The default sums the most probable value
       and draws two values from the rest, with a leave-one-out baseline:
       `rao_blackwellize(REINFORCE(baseline=baselines.LeaveOneOut(),

@@ -21,6 +21,10 @@ class Exact(GradientEstimator):
 
   Costs as many evaluations of `f` as the distribution has values, in one call.
 
+  The sum leaves out values of probability 0, where `f` may be undefined. So
+  with `probs` of exactly 0 or 1 the gradient with respect to `probs` lacks the
+  terms of these values. Parameterize by `logits` if you need them.
+
   #### Examples
 
   ```python

@@ -23,6 +23,23 @@ def _float64(x):
   return tf.cast(tf.convert_to_tensor(x), tf.float64)
 
 
+def _inside(parameter, *boundaries):
+  """Stops the gradient at the boundary, where a single value is possible.
+
+  There the derivative of its probability belongs to values that are impossible
+  and left out. On its own it would multiply the level of `f`.
+
+  Args:
+    parameter: `Tensor`.
+    *boundaries: Python `float`s.
+
+  Returns:
+    parameter: `Tensor`, as given.
+  """
+  is_inside = tf.reduce_all([parameter != b for b in boundaries], axis=0)
+  return tf.where(is_inside, parameter, tf.stop_gradient(parameter))
+
+
 class _Coin(NamedTuple):
   """A success probability in float64; its logarithms are differentiable.
 
@@ -44,7 +61,7 @@ def _coin(q):
         x * tf.math.log_sigmoid(logits) + y * tf.math.log_sigmoid(-logits)
       ),
     )
-  probs = _float64(q.probs)
+  probs = _inside(_float64(q.probs), 0.0, 1.0)
   return _Coin(
     probs,
     1.0 - probs,
@@ -58,10 +75,12 @@ class Poisson(Window):
 
   def __init__(self, q):
     given = tf.convert_to_tensor(q.log_rate if q.rate is None else q.rate)
-    self._log_rate = _float64(given) if q.rate is None else None
-    self._rate = _float64(given)
+    self._log_rate = None
     if q.rate is None:
+      self._log_rate = _float64(given)
       self._rate = tf.exp(self._log_rate)
+    else:
+      self._rate = _inside(_float64(given), 0.0)
     super().__init__(q, given, tf.floor(self._rate))
 
   def odds(self, z):
