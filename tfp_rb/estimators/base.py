@@ -141,6 +141,7 @@ class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
 
     If it must, `rao_blackwellize` refuses it and gives this reason.
     """
+    # In version 0.1 `sample_atoms` was the method to override.
     own = type(self).choose_atoms is not GradientEstimator.choose_atoms
     own |= type(self).sample_atoms is not GradientEstimator.sample_atoms
     if not own:
@@ -247,7 +248,7 @@ class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
       surrogate: `Tensor` of `batch_shape`, which is differentiated.
       auxiliary: `Tensor` of `batch_shape`.
     """
-    value, surrogate, auxiliary = _checked(estimate, atoms, self)
+    value, surrogate, auxiliary = _checked(estimate, atoms, self)  # [m] + batch
     # Values in half precision are summed in the dtype of the weights, float32.
     dtype = dtypes.widest([value, atoms.weights])
     weights = tf.cast(atoms.weights, dtype)
@@ -255,6 +256,7 @@ class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
     surrogate = self.sum_atoms(weights * tf.cast(surrogate, dtype), atoms)
     if auxiliary is None:
       return total, surrogate, tf.zeros_like(total)
+    # The objective of a pool is one number for the whole batch.
     auxiliary = tf.cast(auxiliary, dtype)
     return total, surrogate, tf.broadcast_to(auxiliary, tf.shape(total))
 

@@ -1,6 +1,7 @@
-"""REBAR and RELAX: the score function and a relaxed control variate."""
+"""REBAR and RELAX: the score function with a relaxed control variate."""
 
 import abc
+from collections.abc import Callable, Sequence
 import functools
 from typing import Any, NamedTuple
 
@@ -32,25 +33,33 @@ __all__ = ['RelaxedControlVariate']
 
 
 class _Corrected(NamedTuple):
-  """The atoms `start, ...` that have a control variate."""
+  """The atoms `start, ...`, which have a control variate."""
 
   start: int
   one_hot: tf.Tensor  # [n] + batch_shape + sites + [K]
-  log_probs: tf.Tensor  # broadcasts to it: of `q`, or of `q` given the rest
-  log_rest: tf.Tensor | None  # [n] + batch_shape, if given the rest
-  is_corrected: tf.Tensor  # [n] + batch_shape
+  # Of `q`, or of `q` given the rest; broadcasts to the shape of `one_hot`.
+  log_probs: tf.Tensor
+  log_rest: tf.Tensor | None  # [n] + batch_shape, `None` if not restricted
+  is_corrected: tf.Tensor  # [n] + batch_shape, Boolean
 
 
-def _over_sites(x, like, axes):
-  """Reshapes a number for each atom, so that it multiplies its vectors."""
+def _over_sites(
+  x: tf.Tensor, like: tf.Tensor, axes: Sequence[int]
+) -> tf.Tensor:
+  """Reshapes one number per atom so that it multiplies the atom's vectors."""
   shape = tf.concat([tf.shape(x), [1] * len(axes)], axis=0)
   return tf.reshape(tf.cast(x, like.dtype), shape)
 
 
 def _gradient_by_logits(
-  weights, plain, probs, corrected, by_log_probs, by_log_rest
-):
-  """The gradient of the whole estimate w.r.t. the logits.
+  weights: tf.Tensor,
+  plain: tf.Tensor,
+  probs: tf.Tensor,
+  corrected: _Corrected,
+  by_log_probs: tf.Tensor,
+  by_log_rest: tf.Tensor,
+) -> tf.Tensor:
+  """Returns the gradient of the whole estimate w.r.t. the logits.
 
   Only the corrections are differentiated further, w.r.t. the variables of the
   control variate.
@@ -67,12 +76,16 @@ def _gradient_by_logits(
   Returns:
     gradient: `Tensor` of shape `batch_shape + sites + [K]`.
   """
-  # A gradient `x` w.r.t. log-probabilities is `x - probs sum(x)` w.r.t. logits.
-  through_softmax = lambda x, p: x - p * tf.reduce_sum(x, -1, keepdims=True)
+
+  def through_softmax(x: tf.Tensor, p: tf.Tensor) -> tf.Tensor:
+    # A gradient `x` w.r.t. log-probabilities is `x - p sum(x)` w.r.t. logits.
+    return x - p * tf.reduce_sum(x, -1, keepdims=True)
+
   probs = tf.stop_gradient(probs)
   probs_of_draws = tf.stop_gradient(tf.exp(corrected.log_probs))
   score = through_softmax(tf.stop_gradient(plain), probs)
   correction = through_softmax(by_log_probs, probs_of_draws)
+  # The gradient of log q(rest) w.r.t. the logits is `probs_of_draws - probs`.
   correction += by_log_rest * (probs_of_draws - probs)
   return tf.reduce_sum(weights * score, axis=0) + tf.reduce_sum(
     weights[corrected.start :] * correction, axis=0
@@ -80,24 +93,24 @@ def _gradient_by_logits(
 
 
 class RelaxedControlVariate(RelaxedEstimator):
-  """Base class: what is subtracted is `scale` times a control variate `c`.
+  """Base class of estimators that subtract `scale` times a control variate `c`.
 
-  With `x = softmax(perturbed / temperature)` the relaxed atom, drawn given the
-  atom `z`, the term of zero mean that is added to the score function's is
+  Let `x = softmax(perturbed / temperature)` be the relaxed atom, drawn given
+  the atom `z`. The term that is added to the score function has mean 0:
 
   ```none
   scale (grad_u c(x) - grad_v c(x) - c(x) grad log q(z))
   ```
 
-  `grad_u` follows `log q + noise` with the noise held fixed, `grad_v` the
-  perturbed values given the atom. Both have the same value, so `c` is
-  evaluated once, and both are diagonal in `log q`, so their difference needs no
-  second derivative: see `Noise.share`.
+  `grad_u` differentiates `log q + noise` with the noise held fixed, `grad_v`
+  the perturbed values given the atom. Both paths have the same value, so `c` is
+  evaluated once. Both are diagonal in `log q`, so their difference needs no
+  second derivative (see `Noise.share`).
 
-  Where the relaxation is that of `q` given the rest, the gradient of the mass
-  of the rest times `f` is left. There `c(x)` less its mean is subtracted, too,
-  if that mean can be had at little cost: over `num_references` relaxed atoms
-  that are drawn for it alone.
+  If the relaxation is that of `q` given the rest, the gradient of `log q(rest)`
+  times `f` has no control variate yet. There `c(x)` minus its mean is
+  subtracted as well, if `c` is cheap: the mean is estimated with
+  `num_references` further relaxed atoms.
   """
 
   num_references = 0
@@ -121,7 +134,7 @@ class RelaxedControlVariate(RelaxedEstimator):
   def control_variate_at(
     self, f: Integrand, relaxed: tf.Tensor, batch_shape: list[Any]
   ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns `c` at relaxed atoms, `[n] + batch_shape`, and its slope."""
+    """Returns `c` at relaxed atoms, `[n] + batch_shape`, and its gradient."""
 
   def evaluate(
     self,
@@ -131,16 +144,17 @@ class RelaxedControlVariate(RelaxedEstimator):
     seed: StatelessSeed,
   ) -> Estimate:
     relaxation = relaxation_of(atoms, self)
-    one_hot = relaxation.to_one_hot(atoms.values)
+    one_hot = relaxation.to_one_hot(atoms.values)  # [m] + batch + sites + [K]
     inputs = relaxation.to_event(one_hot)
-    value = call_at_floats(f, inputs, self)
+    value = call_at_floats(f, inputs, self)  # [m] + batch_shape
     ratio = tf.cast(gradients.likelihood_ratio(atoms.log_prob), value.dtype)
     surrogate = value * ratio
     corrected = self._corrected(relaxation, atoms, one_hot)
-    if corrected.start == value.shape[0]:
+    if corrected.start == value.shape[0]:  # Everything is summed.
       return Estimate(value, surrogate)
     axes, start = relaxation.site_axes, corrected.start
     over_sites = functools.partial(_over_sites, like=one_hot, axes=axes)
+    # The tape differentiates the objective w.r.t. the estimator's variables.
     with tf.GradientTape(persistent=True) as tape:
       by_log_probs, by_log_rest = self._coefficients(
         lambda perturbed: self._relaxed(
@@ -158,14 +172,16 @@ class RelaxedControlVariate(RelaxedEstimator):
         by_log_probs,
         over_sites(by_log_rest),
       )
-      objective = tf.reduce_sum(gradient**2, axis=axes)
+      # Equation (6) of Grathwohl et al. (2018), for the whole estimate: the
+      # mean of the gradient is fixed, so its square measures the variance.
+      objective = tf.reduce_sum(gradient**2, axis=axes)  # batch_shape
     terms = tf.reduce_sum(linear_in(corrected.log_probs, by_log_probs), axes)
     if corrected.log_rest is not None:
       terms += tf.stop_gradient(by_log_rest) * corrected.log_rest
-    # Without its value: only the gradient of these terms means something.
+    # Only the gradient of these terms is meant, so their value is taken off.
     terms = tf.cast(terms - tf.stop_gradient(terms), value.dtype)
     surrogate += tf.concat([tf.zeros_like(value[:start]), terms], axis=0)
-    # After the call, which may have built a network.
+    # A Keras network has variables only once it was called.
     variables = [
       v if isinstance(v, tf.Variable) else v.value  # Keras 3 wraps its own
       for v in self.trainable_variables
@@ -176,31 +192,43 @@ class RelaxedControlVariate(RelaxedEstimator):
       value, surrogate, gradients.objective_of(objective, tape, variables)
     )
 
-  def _corrected(self, relaxation, atoms, one_hot):
+  def _corrected(
+    self, relaxation: Any, atoms: Atoms, one_hot: tf.Tensor
+  ) -> _Corrected:
+    """Returns the atoms that have a control variate."""
     if not self.is_restricted(relaxation, atoms):
       log_probs = relaxation.log_probs[tf.newaxis]
       return _Corrected(0, one_hot, log_probs, None, atoms.weights > 0.0)
-    # What is summed by plain score terms needs no control variate.
     log_probs, log_rest, is_drawn = given_rest(
       relaxation.log_probs, atoms, one_hot
     )
+    # The summed atoms have exact score terms and need no control variate.
     start = atoms.num_summed if isinstance(atoms.num_summed, int) else 0
     return _Corrected(
       start, *(x[start:] for x in (one_hot, log_probs, log_rest, is_drawn))
     )
 
-  def _coefficients(self, relaxed, corrected, over_sites, seed):
-    """What the control variate adds to the gradient.
+  def _coefficients(
+    self,
+    relaxed: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]],
+    corrected: _Corrected,
+    over_sites: Callable[[tf.Tensor], tf.Tensor],
+    seed: StatelessSeed,
+  ) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns what the control variate adds to the gradient of the surrogate.
 
     Args:
-      relaxed: Callable, perturbed values to `c` and its gradient by them.
+      relaxed: Callable that maps perturbed values to `c` and its gradient
+        w.r.t. them.
       corrected: The `_Corrected`.
-      over_sites: Callable, `[n] + batch_shape` to a shape beside the vectors.
+      over_sites: Callable that appends axes of size 1 to `[n] + batch_shape`.
       seed: Stateless seed, `int32[2]`.
 
     Returns:
-      by_log_probs: `Tensor` like `corrected.one_hot`.
-      by_log_rest: `Tensor` of shape `[n] + batch_shape`.
+      by_log_probs: `Tensor` like `corrected.one_hot`, the gradient w.r.t. the
+        log-probabilities.
+      by_log_rest: `Tensor` of shape `[n] + batch_shape`, the gradient w.r.t.
+        `log q(rest)`.
     """
     noise_seed, reference_seed = random.split_seed(seed, n=2)
     one_hot, log_probs = corrected.one_hot, corrected.log_probs
@@ -208,24 +236,32 @@ class RelaxedControlVariate(RelaxedEstimator):
     control, slope = relaxed(noise.perturbed)
     control = tf.cast(control, one_hot.dtype)
     scale = read_scalar(self.scale, one_hot.dtype, 'scale', is_positive=False)
+    # grad_u - grad_v, and the score of the atom.
     by_log_probs = scale * (noise.share * slope - over_sites(control) * one_hot)
     by_log_rest = tf.zeros_like(control)
     if corrected.log_rest is not None and self.num_references:
-      # The last atom is a draw, wherever something is drawn.
+      # In each row with draws the last atom is one, so these are the
+      # log-probabilities given the rest.
       free = draw_free_noise(log_probs[-1], self.num_references, reference_seed)
       level = tf.cast(tf.reduce_mean(relaxed(free)[0], axis=0), control.dtype)
       by_log_rest = scale * (level - control)
-    return tuple(
-      tf.where(is_corrected, x, tf.zeros_like(x))
-      for x, is_corrected in (
-        (by_log_probs, over_sites(corrected.is_corrected) > 0.0),
-        (by_log_rest, corrected.is_corrected),
-      )
+    is_corrected = corrected.is_corrected
+    zeros = tf.zeros_like(by_log_probs)
+    return (
+      tf.where(over_sites(is_corrected) > 0.0, by_log_probs, zeros),
+      tf.where(is_corrected, by_log_rest, tf.zeros_like(by_log_rest)),
     )
 
-  def _relaxed(self, f, relaxation, perturbed, distribution, batch_shape):
-    """`c` at the relaxed atoms, and its gradient by the perturbed values."""
-    # Finite at impossible classes, or a trained temperature would be NaN.
+  def _relaxed(
+    self,
+    f: Integrand,
+    relaxation: Any,
+    perturbed: tf.Tensor,
+    distribution: Distribution,
+    batch_shape: list[Any],
+  ) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns `c` at the relaxed atoms, and its gradient w.r.t. `perturbed`."""
+    # The gradient w.r.t. a trained temperature would be NaN at -inf.
     perturbed = tf.maximum(perturbed, -1e30)
     temperature = self.read_temperature(perturbed.dtype, distribution)
     relaxed = softmax(perturbed / temperature)
@@ -234,5 +270,6 @@ class RelaxedControlVariate(RelaxedEstimator):
       inputs = relaxation.to_event(relaxed)
     control, slope = self.control_variate_at(f, inputs, batch_shape)
     slope = tape.gradient(inputs, relaxed, output_gradients=slope)
+    # By the chain rule with the Jacobian of the softmax, diag(x) - x x^T.
     mean = tf.reduce_sum(relaxed * slope, axis=-1, keepdims=True)
     return control, relaxed * (slope - mean) / temperature

@@ -1,4 +1,4 @@
-"""DARN."""
+"""DARN: the score function with a biased, linear baseline."""
 
 import tensorflow as tf
 
@@ -17,21 +17,21 @@ __all__ = ['DARN']
 
 
 class DARN(GradientEstimator):
-  """The score function, with the expansion of `f` about the atom subtracted.
+  """Uses the score function, minus the linear expansion of `f` at the atom.
 
   ```none
   g(z) = (f(z) - b(z)) grad log q(z) + grad f,   b(z) = f(z) + f'(z) . (c - z)
        =  f'(z) . (z - c) grad log q(z) + grad f
   ```
 
-  **Biased**, since the baseline depends on the atom; exact in the mean for a
-  linear `f`, and for a quadratic one of a `Bernoulli` (with `c = 1/2` the
-  derivative at the two ends stands for the difference, the trapezoidal rule).
-  For `f(z) = z^3` of a `Bernoulli` the expected gradient is 3/2 of the right
-  one. Costs `k + M` evaluations of `f`, in one call; `f` is differentiable by
-  its atoms and takes them in the dtype of the mean. Works on
-  `OneHotCategorical` and `Bernoulli`, and on products of them, and with a
-  `center` of your own on every distribution that has a `mean`.
+  **Biased**, since the baseline depends on the atom. The expected gradient is
+  exact for a linear `f`, and for a quadratic `f` of a `Bernoulli` (with
+  `c = 1/2` the mean of the derivatives at 0 and 1 replaces the difference: the
+  trapezoidal rule). For `f(z) = z^3` of a `Bernoulli` the expected gradient is
+  3/2 of the right one. Costs `k + M` evaluations of `f`, in one call. `f` must
+  be differentiable w.r.t. its atoms, which have the dtype of the mean. DARN
+  supports `OneHotCategorical`, `Bernoulli` and products of them, and with your
+  own `center` every distribution that has a `mean`.
 
   #### Examples
 
@@ -88,17 +88,20 @@ class DARN(GradientEstimator):
     values, mean = values_and_mean(atoms, self)
     center = self._center(atoms, mean)
     value, slope = value_and_slope(f, values, self)
-    axes = list(range(value.shape.rank, values.shape.rank))
+    axes = list(range(value.shape.rank, values.shape.rank))  # of the event
+    # f(z) - b(z) = f'(z) . (z - c), of shape [m] + batch_shape.
     signal = tf.stop_gradient(
       tf.reduce_sum(slope * (values - center), axis=axes)
     )
     ratio = tf.cast(gradients.likelihood_ratio(atoms.log_prob), value.dtype)
     return Estimate(
       value,
+      # `ratio - 1` is 0 and differentiates to the score.
       surrogate=value + tf.cast(signal, value.dtype) * (ratio - 1.0),
     )
 
-  def _center(self, atoms, mean):
+  def _center(self, atoms: Atoms, mean: tf.Tensor) -> tf.Tensor:
+    """Returns `c`, which broadcasts to `batch_shape + event_shape`."""
     if self.center is not None:
       return tf.cast(tf.convert_to_tensor(self.center), mean.dtype)
     relaxation = atoms.partition.relaxation()

@@ -1,4 +1,4 @@
-"""The Gumbel-softmax estimators."""
+"""The Gumbel-softmax estimator."""
 
 import tensorflow as tf
 
@@ -24,7 +24,7 @@ __all__ = ['GumbelSoftmax']
 
 
 class GumbelSoftmax(RelaxedEstimator):
-  """The gradient through the relaxed atom, straight-through or not.
+  """Differentiates through the relaxed atom, straight-through or not.
 
   ```none
   x    = softmax((log q + gumbel) / temperature) given that its argmax is z
@@ -32,24 +32,25 @@ class GumbelSoftmax(RelaxedEstimator):
   g(z) = f'(x) . grad x + grad f(x)        straight_through=False, value f(x)
   ```
 
-  **Biased**, the more so the higher the temperature; the variance rises as it
-  falls. Without straight-through the *value* is that of `f` at the relaxed
-  atom, biased as well; `f` is not called a second time for it. Costs `k + M`
+  **Biased**. A higher temperature gives more bias, a lower one more variance.
+  With `straight_through=False` the *value* is that of `f` at the relaxed atom,
+  which is biased as well; `f` is not called a second time for it. Costs `k + M`
   evaluations of `f`, in one call, in every form.
 
   `num_noises` averages `grad x` over several noises given the same atom, the
-  Gumbel-Rao estimator of [3]: the bias is the same, the variance is not
-  higher, and `f` is still called once.
+  Gumbel-Rao estimator of [3]. The bias is the same, the variance is not higher,
+  and `f` is still called once.
 
-  Rao-Blackwellized, the summed atoms get exact score terms and the draws the
-  relaxation of `q` restricted to the rest, as in `REBAR`: the bias falls with
-  the mass of the rest and is 0 when all is summed. With `restricted=False`, and
-  for products, all atoms get the relaxation of `q`, and the bias stays.
+  When Rao-Blackwellized, the summed atoms have exact score terms and the draws
+  have the relaxation of `q` restricted to the rest, as in `REBAR`. The bias
+  falls with the mass of the rest and is 0 when everything is summed. With
+  `restricted=False`, and for products, all atoms have the relaxation of `q`,
+  and the bias stays.
 
-  The temperature is not trained: the gradient of `expectation` by it is 0.
+  The temperature is not trained: the gradient w.r.t. it is 0.
 
-  Works on `OneHotCategorical` and `Bernoulli`, and on `Independent` and
-  `Sample` of them; `f` takes vectors in the dtype of the logits.
+  Supports `OneHotCategorical` and `Bernoulli`, and `Independent` and `Sample`
+  of them. `f` takes vectors in the dtype of the logits.
 
   #### Examples
 
@@ -96,10 +97,10 @@ class GumbelSoftmax(RelaxedEstimator):
       temperature: A positive number, a scalar `Tensor` or variable, or a
         callable without arguments that returns one, as `AnnealedTemperature`.
       straight_through: Python `bool`, whether `f` sees the atom itself.
-      num_noises: Python `int`, the noises averaged for each atom; more than one
-        needs `straight_through=True`.
+      num_noises: Python `int`, the number of noises averaged for each atom;
+        more than one requires `straight_through=True`.
       restricted: Python `bool`, whether the relaxation is that of `q` given
-        the rest, when Rao-Blackwellized; `None`: where that is possible.
+        the rest, when Rao-Blackwellized; `None` means where this is possible.
       num_samples: Python `int`, the number of draws.
       name: Python `str`, name of the `tf.Module`.
 
@@ -128,27 +129,30 @@ class GumbelSoftmax(RelaxedEstimator):
     seed: StatelessSeed,
   ) -> Estimate:
     relaxation = relaxation_of(atoms, self)
-    one_hot = relaxation.to_one_hot(atoms.values)
+    one_hot = relaxation.to_one_hot(atoms.values)  # [m] + batch + sites + [K]
     log_probs, log_score = relaxation.log_probs[tf.newaxis], None
     if self.is_restricted(relaxation, atoms):
       log_probs, log_rest, is_relaxed = given_rest(
         relaxation.log_probs, atoms, one_hot
       )
-      # The gradient of q(rest) E[f | rest], and plain score terms elsewhere.
+      # The draws estimate q(rest) E[f | rest]: their score is that of q(rest).
+      # The summed atoms have the score of the atom.
       log_score = tf.where(is_relaxed, log_rest, atoms.log_prob)
     noise = draw_noise(log_probs, one_hot, seed, self.num_noises)
-    # Its derivative would be that of a biased loss; the schedule moves it.
+    # Training the temperature would minimise a biased loss.
     temperature = tf.stop_gradient(
       self.read_temperature(one_hot.dtype, distribution)
     )
-    # Moves with the logits, at the value of the perturbed ones.
+    # The value is that of the perturbed log-probabilities given the atom; the
+    # gradient is that of log-probabilities with the noise held fixed.
     moving = tf.where(log_probs > -1e30, log_probs, tf.zeros_like(log_probs))
     moving = tf.maximum(noise.perturbed, -1e30) + (
       moving - tf.stop_gradient(moving)
-    )
+    )  # [num_noises, m] + batch_shape + sites + [K]
     relaxed = tf.reduce_mean(softmax(moving / temperature), axis=0)
     inputs = relaxed
     if self.straight_through:
+      # The atom in value, the relaxed atom in gradient.
       inputs = one_hot + (relaxed - tf.stop_gradient(relaxed))
     if log_score is not None:
       inputs = tf.where(is_relaxed[..., tf.newaxis], inputs, one_hot)

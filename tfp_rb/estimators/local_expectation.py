@@ -1,8 +1,10 @@
-"""Site by site: the local expectation gradient, Rao-Blackwellized."""
+"""The local expectation gradient, Rao-Blackwellized at each site."""
+
+from typing import Any
 
 import tensorflow as tf
 
-from tfp_rb.designs import SiteIntegrand, Sites, draw, site_atoms
+from tfp_rb.designs import SiteIntegrand, Sites, Whole, draw, site_atoms
 from tfp_rb.estimators.base import GradientEstimator
 from tfp_rb.estimators.rao_blackwell import (
   RaoBlackwellized,
@@ -10,6 +12,7 @@ from tfp_rb.estimators.rao_blackwell import (
   rao_blackwellize,
 )
 from tfp_rb.internal import checks, dtypes, random
+from tfp_rb.internal.types import Distribution, Integrand, StatelessSeed
 
 __all__ = ['LocalExpectation', 'local_expectation']
 
@@ -19,47 +22,48 @@ def local_expectation(
   num_summed: int,
   sites_per_call: int | None = None,
 ) -> GradientEstimator:
-  """Returns `estimator`, applied to each site of a product on its own.
+  """Applies `estimator` to each site of a product, one site at a time.
 
   ```none
   sum over sites s of   sum_{a in C_s} q_s(a) g_s(a)  +  q_s(rest) g_s(v_s),
-  g_s(a) = what `estimator` says of f(z_1, ..., a, ..., z_S) at site s
+  g_s(a) = the estimate of `estimator` for f(z_1, ..., a, ..., z_S) at site s
   ```
 
-  One joint value `z` is drawn; at each site in turn the `k` most probable
-  symbols are summed and `M` of the others drawn, while the other sites stay at
-  `z`. Where no joint value has any mass to speak of, as with many sites, this
-  is what Rao-Blackwellization can do: the joint one would sum nothing. It pays
-  where `k` symbols hold nearly all the mass of a site, best with all of them
-  summed: then only the noise of the other sites is left. Draws of single sites
-  are no better than as many joint ones.
+  One joint value `z` is drawn. At each site the `k` most probable symbols are
+  summed and `M` of the others are drawn, while the other sites stay at `z`. Use
+  this for many sites, where no joint value has a noticeable probability and
+  `rao_blackwellize` would sum almost nothing. It pays off if `k` symbols hold
+  nearly all the mass of a site, and most if all symbols are summed: then only
+  the noise of the other sites is left. Draws of single sites are no better than
+  the same number of joint draws.
 
-  Unbiased where `estimator` is. Costs `S (k + M)` evaluations of `f` for `S`
-  sites, in one call, or in `ceil(S / sites_per_call)`. If `f` is a sum of one
-  term for each site, make the sites the *batch* of the distribution instead,
-  and the cost is `k + M`.
+  Unbiased if `estimator` is. Costs `S (k + M)` evaluations of `f` for `S`
+  sites, in one call, or in `ceil(S / sites_per_call)` calls. If `f` is a sum of
+  one term for each site, make the sites the *batch* of the distribution
+  instead; the cost is then `k + M`.
 
-  The calls follow each other in a loop, forward and again in the backward pass,
-  and hold what `f` computes for one chunk of sites only, in eager, graph and
-  XLA; the `S (k + M)` atoms themselves are held at once. Value and gradient are
-  those of a single call. This takes twice the evaluations, chunks of equal size
-  (the last one repeats a site where `S` asks for it), and an `f` that
-  `tf.function` can trace and that says the same when called again: no dropout,
-  no `tf.random.normal`. A second derivative holds everything, and not all of
-  `f` has one under XLA.
+  With `sites_per_call` the calls run in a loop, and again in the backward pass.
+  In eager mode, in graphs and under XLA, only the intermediate results of one
+  chunk of sites are in memory; the `S (k + M)` atoms themselves are in memory
+  at once. Value and gradient are those of a single call. The loop doubles the
+  number of evaluations and uses chunks of equal size (the last chunk repeats a
+  site if necessary). `tf.function` must be able to trace `f`, and `f` must
+  return the same result when called again: no dropout, no `tf.random.normal`. A
+  second derivative keeps everything in memory, and some `f` have none under
+  XLA.
 
   Args:
     estimator: A `GradientEstimator` that only draws; `M` is its `num_samples`.
     num_summed: Python `int` `k`, at most the number of symbols of a site.
-    sites_per_call: Python `int`, to how many sites at most `f` is applied at
-      once, where memory asks for it. `None`: to all.
+    sites_per_call: Python `int`, the maximal number of sites per call of `f`,
+      to save memory. `None` means all sites.
 
   Returns:
     estimator: A `GradientEstimator`, for `tfd.Independent` and `tfd.Sample`.
 
   Raises:
-    TypeError: `estimator` is no estimator that only draws, or a number is not
-      an `int`.
+    TypeError: `estimator` is not an estimator that only draws, or a number is
+      not an `int`.
     ValueError: A number is out of range.
 
   #### Examples
@@ -85,27 +89,37 @@ def local_expectation(
   [2] Runjing Liu et al. Rao-Blackwellized stochastic gradients for discrete
       distributions. ICML 2019, section 6. https://arxiv.org/abs/1810.04777
   """
-  of_sites = rao_blackwellize(estimator, num_summed=num_summed)
+  rao_blackwellize(estimator, num_summed=num_summed)  # checks both
   if sites_per_call is not None:
     sites_per_call = checks.check_int(
       sites_per_call, 'sites_per_call', minimum=1
     )
-  return LocalExpectation(estimator, of_sites.num_summed, sites_per_call)
+  return LocalExpectation(estimator, int(num_summed), sites_per_call)
 
 
 class LocalExpectation(Wrapper):
-  """The result of `local_expectation`."""
+  """The result of `local_expectation`.
 
-  def __init__(self, estimator, num_summed, sites_per_call=None, name=None):
+  Its atoms are `SiteAtoms`, and an estimate is a list of `Estimate`s, one for
+  each group of sites.
+  """
+
+  def __init__(
+    self,
+    estimator: GradientEstimator,
+    num_summed: int,
+    sites_per_call: int | None = None,
+    name: str | None = None,
+  ) -> None:
     super().__init__(estimator, name)
     self.num_summed = num_summed
     self.sites_per_call = sites_per_call
 
   @property
-  def chooses_atoms(self):
+  def chooses_atoms(self) -> str:
     return 'It works site by site and sums atoms already.'
 
-  def choose_atoms(self, whole, seed):
+  def choose_atoms(self, whole: Whole, seed: StatelessSeed) -> Any:
     groups = [Sites(group) for group in whole.sites()]
     if not groups:
       raise TypeError(
@@ -114,24 +128,33 @@ class LocalExpectation(Wrapper):
         '`tfp_rb.rao_blackwellize`.'
       )
     joint_seed, *seeds = random.split_seed(seed, n=1 + len(groups))
+    # The value of the other sites, [1] + batch_shape + event_shape.
     joint = draw(whole, 1, joint_seed).values
+    # The batch of each group is batch_shape + [S].
     of_groups = [
       self._at_sites(sites, len(groups)).atoms_of(sites.partition, site_seed)
       for sites, site_seed in zip(groups, seeds, strict=True)
     ]
     return site_atoms(joint, groups, of_groups)
 
-  def _at_sites(self, sites, num_groups):
+  def _at_sites(self, sites: Sites, num_groups: int) -> RaoBlackwellized:
     """Returns the Rao-Blackwellized estimator of one group of sites."""
     num_summed, num_values = self.num_summed, sites.partition.num_values
     if num_groups > 1 and num_values is not None:
-      # One number serves groups of different sizes.
+      # One setting serves all groups, and some have fewer symbols.
       num_summed = min(num_summed, num_values)
     return RaoBlackwellized(self.estimator, num_summed=num_summed)
 
-  def evaluate(self, f, distribution, atoms, seed):
+  def evaluate(
+    self,
+    f: Integrand,
+    distribution: Distribution,
+    atoms: Any,
+    seed: StatelessSeed,
+  ) -> Any:
     del distribution
     seeds = random.split_seed(seed, n=len(atoms.groups))
+    # To the estimator, the sites of a group are batch members.
     return [
       self.estimator.evaluate(
         SiteIntegrand(f, sites, atoms, self.sites_per_call),
@@ -144,15 +167,19 @@ class LocalExpectation(Wrapper):
       )
     ]
 
-  def combine(self, estimate, atoms):
+  def combine(
+    self, estimate: Any, atoms: Any
+  ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    # Value, surrogate and auxiliary of each group, batch_shape + [S].
     groups = [
       self.estimator.combine(of_group, group_atoms)
       for of_group, group_atoms in zip(estimate, atoms.of_groups, strict=True)
     ]
     dtype = dtypes.widest([group[0] for group in groups])
-    totals = [
+    value, surrogate, auxiliary = (
       tf.add_n([tf.cast(tf.reduce_sum(x, axis=-1), dtype) for x in terms])
       for terms in zip(*groups, strict=True)
-    ]
-    # Every site has an estimate of the same value, but of its own gradient.
-    return totals[0] / atoms.num_sites, totals[1], totals[2]
+    )
+    # Every site estimates the same value, so this is averaged. The gradients
+    # w.r.t. the parameters of the sites are different terms of one sum.
+    return value / atoms.num_sites, surrogate, auxiliary

@@ -1,4 +1,4 @@
-"""MuProp."""
+"""MuProp: the score function with an unbiased, linear control variate."""
 
 import tensorflow as tf
 
@@ -12,7 +12,7 @@ __all__ = ['MuProp']
 
 
 class MuProp(GradientEstimator):
-  """The score function, with the expansion of `f` about the mean subtracted.
+  """Uses the score function, minus the linear expansion of `f` at the mean.
 
   ```none
   g(z) = (f(z) - f(m) - f'(m) . (z - m)) grad log q(z) + f'(m) . grad m + grad f
@@ -20,11 +20,11 @@ class MuProp(GradientEstimator):
   ```
 
   Unbiased, Rao-Blackwellized or not; without variance for a linear `f`. Costs
-  `k + M + 1` evaluations of `f`, in one call: the mean rides along with the
-  atoms. `f` is differentiable by its atoms and takes them in the dtype of the
-  mean: vectors in the simplex for `OneHotCategorical`, numbers in (0, 1) for
-  `Bernoulli`, any positive numbers for counts. Works for every distribution
-  that has a `mean`, products included.
+  `k + M + 1` evaluations of `f`, in one call for the atoms and the mean. `f`
+  must be differentiable w.r.t. its atoms, which have the dtype of the mean:
+  vectors in the simplex for `OneHotCategorical`, numbers in (0, 1) for
+  `Bernoulli`, any positive numbers for counts. MuProp supports every
+  distribution that has a `mean`, including products.
 
   #### Examples
 
@@ -66,14 +66,16 @@ class MuProp(GradientEstimator):
     del distribution, seed
     values, mean = values_and_mean(atoms, self)
     center = tf.stop_gradient(mean)[tf.newaxis]
+    # One call of `f` serves the atoms and, as the last one, the mean.
     everything, slope = value_and_slope(
       f, tf.concat([values, center], axis=0), self
     )
     value, at_mean = everything[:-1], everything[-1:]
-    slope = tf.stop_gradient(slope[-1:])
-    axes = list(range(value.shape.rank, values.shape.rank))
+    slope = tf.stop_gradient(slope[-1:])  # [1] + batch_shape + event_shape
+    axes = list(range(value.shape.rank, values.shape.rank))  # of the event
 
-    def along_slope(x):
+    def along_slope(x: tf.Tensor) -> tf.Tensor:
+      # f'(m) . x, of shape [m] + batch_shape.
       terms = tf.cast(slope, x.dtype) * x
       return tf.cast(tf.reduce_sum(terms, axis=axes), value.dtype)
 

@@ -1,21 +1,35 @@
-"""Rao-Blackwellization: sums the best atoms, draws the rest."""
+"""Rao-Blackwellization: sums the best atoms and draws from the rest."""
 
 from collections.abc import Callable
 import copy
+from typing import Any, TypeVar
 
 from tfp_rb.designs import (
   IID,
+  Atoms,
   Sampler,
+  Whole,
   atoms_of_budget,
   check_sampler,
   given,
   top_k,
 )
-from tfp_rb.estimators.base import GradientEstimator, check_estimator
+from tfp_rb.estimators.base import (
+  Estimate,
+  GradientEstimator,
+  check_estimator,
+)
 from tfp_rb.internal import checks
-from tfp_rb.internal.types import Distribution, TensorLike
+from tfp_rb.internal.types import (
+  Distribution,
+  Integrand,
+  StatelessSeed,
+  TensorLike,
+)
 
 __all__ = ['RaoBlackwellized', 'Wrapper', 'rao_blackwellize']
+
+_Wrapper = TypeVar('_Wrapper', bound='Wrapper')
 
 
 def rao_blackwellize(
@@ -33,39 +47,38 @@ def rao_blackwellize(
   ```
 
   `C_k` holds the `k` most probable values. An unbiased `estimator` stays
-  unbiased, and where `g` depends on its own atom only the variance does not
-  rise with the same number of draws. The result is an estimator itself. `f` is
-  called once, with `k + M` atoms.
+  unbiased. If `g` depends on its own atom only, the variance does not exceed
+  that of `estimator` with the same number of draws. The result is an estimator
+  itself. It calls `f` once, with `k + M` atoms.
 
   Args:
     estimator: A `GradientEstimator`. `M` is its `num_samples`.
-    num_summed: Python `int` `k`. With `k` equal to the number of values
-      everything is summed and nothing drawn. 0 leaves `estimator` as it is.
-    budget: Python `int` `N`, instead of `num_summed`: `f` is evaluated at
-      exactly `N` atoms (or at all, if there are fewer), which are split for
-      each batch member on its own into the `k` that minimises
-      `q(rest_k) / (N - k)` and `N - k` draws, Proposition 2 of [1]: never worse
-      than `N` independent draws, where `g` depends on its own atom only. (With
-      `LeaveOneOut` it is a rule of thumb, nearly always better.)
-      `num_samples` plays no part then.
-    atoms: Callable, instead of `num_summed`: takes the distribution and returns
+    num_summed: Python `int` `k`. If `k` equals the number of values, everything
+      is summed and nothing is drawn. With 0 nothing is summed.
+    budget: Python `int` `N`, instead of `num_summed`. `f` is evaluated at
+      exactly `N` atoms (or at all values, if there are fewer). Each batch
+      member sums the `k` atoms that minimise `q(rest_k) / (N - k)` and draws
+      `N - k`, as in Proposition 2 of [1]. If `g` depends on its own atom only,
+      this is never worse than `N` independent draws. (With `LeaveOneOut` it is
+      a rule of thumb that is nearly always better.) `num_samples` is ignored.
+    atoms: Callable, instead of `num_summed`. Takes the distribution and returns
       the values to sum, `[k] + batch_shape + event_shape`, for example a buffer
-      of good ones as in [2], or the neighbours of the best. Unbiased for any
-      set, if the draws have no part in its choice. Rows of fewer values repeat
-      one: a repeated or impossible value weighs 0.
-    sampler: One of `tfp_rb.samplers`: how the rest is drawn. Default:
-      independently. With a `budget` there is no other way.
+      of good values as in [2], or the neighbours of the best value. The result
+      is unbiased for any set that does not depend on the draws. A row with
+      fewer values repeats one: a repeated or impossible value has weight 0.
+    sampler: One of `tfp_rb.samplers`, which draws from the rest. The default
+      draws independently. A `budget` supports no other sampler.
 
   Returns:
     estimator: A `GradientEstimator`.
 
   Raises:
-    TypeError: `estimator` is no estimator, or sums atoms already; or a number
-      is not an `int`.
+    TypeError: `estimator` is not a `GradientEstimator`, or already sums atoms;
+      or a number is not an `int`.
     ValueError: Not exactly one of `num_summed`, `budget` and `atoms` is given,
-      or it is out of range, or the `sampler` cannot draw so many. What depends
-      on the number of values is reported when the estimator meets the
-      distribution.
+      or it is out of range, or the `sampler` cannot draw this many values.
+      Errors that depend on the number of values are raised when the estimator
+      is applied to a distribution.
 
   #### Examples
 
@@ -92,6 +105,7 @@ def rao_blackwellize(
       parsing. NeurIPS 2018. https://arxiv.org/abs/1807.02322
   """
   check_estimator(estimator)
+  # Its own atoms would replace those that are chosen here.
   if estimator.chooses_atoms:
     raise TypeError(
       '`estimator` must leave the choice of its atoms to `rao_blackwellize`. '
@@ -113,46 +127,50 @@ def rao_blackwellize(
     checks.check_callable(atoms, 'atoms', 'lambda q: buffer')
   sampler = IID() if sampler is None else sampler
   check_sampler(sampler)
+  # Other samplers need the number of draws as a Python int.
   if budget is not None and not sampler.is_independent:
     raise ValueError(
       '`sampler` must be `samplers.IID()` with a `budget`, which gives each '
       f'batch member another number of draws; got {sampler!r}. Use '
       '`num_summed`.'
     )
-  if budget is None:
+  if budget is None:  # A budget ignores `num_samples`.
     sampler.check(estimator.num_samples)
   return RaoBlackwellized(estimator, num_summed, budget, atoms, sampler)
 
 
 class Wrapper(GradientEstimator):
-  """Base class of estimators that choose atoms for another one."""
+  """Base class of estimators that choose atoms for another estimator."""
 
-  def __init__(self, estimator, name=None):
+  def __init__(
+    self, estimator: GradientEstimator, name: str | None = None
+  ) -> None:
     super().__init__(num_samples=estimator.num_samples, name=name)
     self.estimator = estimator
 
   @property
-  def differentiates_f(self):
+  def differentiates_f(self) -> bool:
     return self.estimator.differentiates_f
 
   @property
-  def needs_vectors(self):
+  def needs_vectors(self) -> bool:
     return self.estimator.needs_vectors
 
-  def unwrap(self):
+  def unwrap(self) -> GradientEstimator:
     return self.estimator.unwrap()
 
-  def _around(self, estimator):
+  def _around(self: _Wrapper, estimator: GradientEstimator) -> _Wrapper:
     """Returns this wrapper around another estimator, with shared variables."""
     copied = copy.copy(self)
     copied.estimator = estimator
+    # `num_samples` of a wrapper is always that of the inner estimator.
     copied._num_samples = estimator.num_samples
     return copied
 
-  def replace(self, num_samples):
+  def replace(self: _Wrapper, num_samples: int) -> _Wrapper:
     return self._around(self.estimator.replace(num_samples))
 
-  def bind(self, *inputs):
+  def bind(self: _Wrapper, *inputs: Any) -> _Wrapper:
     return self._around(self.estimator.bind(*inputs))
 
 
@@ -161,27 +179,28 @@ class RaoBlackwellized(Wrapper):
 
   def __init__(
     self,
-    estimator,
-    num_summed=None,
-    budget=None,
-    atoms=None,
-    sampler=None,
-    name=None,
-  ):
+    estimator: GradientEstimator,
+    num_summed: int | None = None,
+    budget: int | None = None,
+    atoms: Callable[[Distribution], TensorLike] | None = None,
+    sampler: Sampler | None = None,
+    name: str | None = None,
+  ) -> None:
     super().__init__(estimator, name)
     self.num_summed = num_summed
     self.budget = budget
     self.atoms = atoms
+    # `local_expectation` makes this estimator without a sampler.
     self.sampler = IID() if sampler is None else sampler
 
   @property
-  def chooses_atoms(self):
+  def chooses_atoms(self) -> str:
     return 'It is Rao-Blackwellized and sums atoms already.'
 
-  def num_extra(self, num_atoms):
+  def num_extra(self, num_atoms: int) -> int:
     return self.estimator.num_extra(num_atoms)
 
-  def replace(self, num_samples):
+  def replace(self, num_samples: int) -> 'RaoBlackwellized':
     if self.budget is not None:
       raise ValueError(
         '`num_samples` (`sample_size` in `vi`) cannot be set where a `budget` '
@@ -190,13 +209,22 @@ class RaoBlackwellized(Wrapper):
       )
     return super().replace(num_samples)
 
-  def choose_atoms(self, whole, seed):
+  def choose_atoms(self, whole: Whole, seed: StatelessSeed) -> Atoms:
+    # Each of the three designs gives the weights of equation (8) in the paper.
+    num_draws, sampler = self.num_samples, self.sampler
     if self.budget is not None:
       return atoms_of_budget(whole, self.budget, seed)
     if self.atoms is not None:
       values = self.atoms(whole.distribution)
-      return given(whole, values, self.num_samples, self.sampler, seed)
-    return top_k(whole, self.num_summed, self.num_samples, self.sampler, seed)
+      return given(whole, values, num_draws, sampler, seed)
+    return top_k(whole, self.num_summed or 0, num_draws, sampler, seed)
 
-  def evaluate(self, f, distribution, atoms, seed):
+  def evaluate(
+    self,
+    f: Integrand,
+    distribution: Distribution,
+    atoms: Atoms,
+    seed: StatelessSeed,
+  ) -> Estimate:
+    # The weights hold all that Rao-Blackwellization changes.
     return self.estimator.evaluate(f, distribution, atoms, seed)

@@ -1,4 +1,4 @@
-"""REBAR."""
+"""REBAR: the relaxed `f` as a control variate."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ __all__ = ['REBAR']
 
 
 class REBAR(RelaxedControlVariate):
-  """The score function with the relaxed `f` itself as control variate.
+  """Uses the score function, with `f` at the relaxed atom as control variate.
 
   ```none
   g(z) = (f(z) - s f(x)) grad log q(z) + s (grad_u f(x) - grad_v f(x)) + grad f
@@ -23,27 +23,28 @@ class REBAR(RelaxedControlVariate):
   the maximum held fixed. Unbiased for every temperature and every scale `s`,
   Rao-Blackwellized or not: the noise is drawn *given* the atom. `f` is called
   twice: at the atoms, and at one relaxed atom for each draw. With `k` summed
-  and `M` drawn that is `k + 2 M` evaluations where the relaxation is
-  restricted, `2 (k + M)` otherwise.
+  and `M` drawn that is `k + 2 M` evaluations if the relaxation is restricted,
+  `2 (k + M)` otherwise.
 
-  Temperature and scale may be variables. The squared gradient of the whole
-  estimate w.r.t. the logits (of both classes of a `Bernoulli`), whose mean is
-  the variance up to a constant, travels in `auxiliary`, reaches only them, and
-  is descended in the same backward pass if the optimizer is given
-  `estimator.trainable_variables`.
+  Temperature and scale may be variables. Their objective is the squared
+  gradient of the whole estimate w.r.t. the logits (of both classes of a
+  `Bernoulli`), whose mean is the variance plus a constant. It is passed on as
+  `auxiliary` and has a gradient w.r.t. these variables only. To minimise it in
+  the same backward pass, give the optimizer `estimator.trainable_variables`.
 
-  Works on `OneHotCategorical` and `Bernoulli`, and on `Independent` and
-  `Sample` of them; `f` takes vectors inside the simplex (numbers in (0, 1)
-  for `Bernoulli`) in the dtype of the logits, and is differentiable by them.
+  Supports `OneHotCategorical` and `Bernoulli`, and `Independent` and `Sample`
+  of them. `f` takes vectors inside the simplex (numbers in (0, 1) for
+  `Bernoulli`) in the dtype of the logits, and must be differentiable w.r.t.
+  them.
 
   #### Restricted or not
 
   The noise at the summed atoms would leave a variance of
   `sum_z q(z)^2 Var[g(z)]` even when everything is summed. So the summed atoms
-  get plain score terms, and the draws the relaxation of `q` *restricted to the
-  rest*; then nothing is left when everything is summed. A product given its
-  rest is no product; there, and with `restricted=False`, all atoms get the
-  relaxation of `q`.
+  have plain score terms, and the draws have the relaxation of `q` *restricted
+  to the rest*. Then no variance is left when everything is summed. A product
+  given its rest is not a product; there, and with `restricted=False`, all atoms
+  have the relaxation of `q`.
 
   #### Examples
 
@@ -87,7 +88,7 @@ class REBAR(RelaxedControlVariate):
         callable without arguments that returns one.
       scale: A number, scalar `Tensor` or variable, of the control variate.
       restricted: Python `bool`, whether the relaxation is that of `q` given
-        the rest, when Rao-Blackwellized; `None`: where that is possible.
+        the rest, when Rao-Blackwellized; `None` means where this is possible.
       num_samples: Python `int`, the number of draws.
       name: Python `str`, name of the `tf.Module`.
 
@@ -107,4 +108,5 @@ class REBAR(RelaxedControlVariate):
     self, f: Integrand, relaxed: tf.Tensor, batch_shape: list[Any]
   ) -> tuple[tf.Tensor, tf.Tensor]:
     del batch_shape
+    # The second call of `f`, at relaxed atoms.
     return value_and_slope(f, relaxed, self)

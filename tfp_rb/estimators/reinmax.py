@@ -1,4 +1,4 @@
-"""ReinMax."""
+"""ReinMax: a straight-through estimator of second order."""
 
 import tensorflow as tf
 
@@ -22,7 +22,7 @@ __all__ = ['ReinMax']
 
 
 class ReinMax(GradientEstimator):
-  """A straight-through estimator of second order.
+  """Differentiates straight through the atom, with second-order accuracy.
 
   ```none
   g(z) = f'(z) . (2 J(p1) - J(p0) / 2) + grad f(z),     J(p) = diag(p) - p p^T
@@ -30,10 +30,10 @@ class ReinMax(GradientEstimator):
   ```
 
   **Biased**, except at temperature 1 for an `f` that is quadratic in the
-  one-hot vectors. No noise beside the atom. Costs `k + M`
-  evaluations of `f`, in one call; `f` takes vectors in the dtype of the logits
+  one-hot vectors. The atom is the only source of noise. Costs `k + M`
+  evaluations of `f`, in one call. `f` takes vectors in the dtype of the logits
   and is differentiated at the atoms themselves. The authors recommend a
-  temperature of 1 or more. Works where `REBAR` does.
+  temperature of 1 or more. Supports the same distributions as `REBAR`.
 
   #### Examples
 
@@ -90,8 +90,8 @@ class ReinMax(GradientEstimator):
   ) -> Estimate:
     del seed
     relaxation = relaxation_of(atoms, self)
-    one_hot = relaxation.to_one_hot(atoms.values)
-    log_probs = relaxation.log_probs
+    one_hot = relaxation.to_one_hot(atoms.values)  # [m] + batch + sites + [K]
+    log_probs = relaxation.log_probs  # batch_shape + sites + [K]
     temperature = read_scalar(
       self.temperature,
       one_hot.dtype,
@@ -99,17 +99,20 @@ class ReinMax(GradientEstimator):
       validate_args=distribution.validate_args,
     )
     probs = tf.exp(log_probs)
+    # -inf divided by a trained temperature would have a NaN gradient.
     tempered = softmax(tf.maximum(log_probs, -1e30) / temperature)
+    # 2 J(p1) - J(p0) / 2, algorithm 2 of [1].
     moving = 2.0 * _softmax_path(
       0.5 * (one_hot + tempered), log_probs
     ) - 0.5 * _softmax_path(probs, log_probs)
+    # The atom in value; in gradient the path of second order.
     inputs = one_hot + (moving - tf.stop_gradient(moving))
     value, _ = value_and_slope(f, relaxation.to_event(inputs), self)
     return Estimate(value, surrogate=value)
 
 
-def _softmax_path(probs, log_probs):
-  """Differentiates as a softmax does at `probs`: `diag(p) - p p^T`."""
+def _softmax_path(probs: tf.Tensor, log_probs: tf.Tensor) -> tf.Tensor:
+  """Returns terms with the Jacobian `diag(p) - p p^T` of a softmax at `p`."""
   probs = tf.stop_gradient(probs)
   terms = linear_in(log_probs, probs)
   return terms - probs * tf.reduce_sum(terms, axis=-1, keepdims=True)

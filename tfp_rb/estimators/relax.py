@@ -1,4 +1,4 @@
-"""RELAX."""
+"""RELAX: a free control variate of the relaxed atom."""
 
 from collections.abc import Callable
 import copy
@@ -16,30 +16,30 @@ __all__ = ['RELAX']
 
 
 class RELAX(RelaxedControlVariate):
-  """The score function with a free control variate of the relaxed atom.
+  """Uses the score function, with any control variate of the relaxed atom.
 
   ```none
   g(z) = (f(z) - s c(x)) grad log q(z) + s (grad_u c(x) - grad_v c(x)) + grad f
   x    = softmax((log q + gumbel) / temperature) given that its argmax is z
   ```
 
-  As `REBAR`, with any differentiable function `c` in place of `f`, a neural
+  This is `REBAR` with any differentiable function `c` in place of `f`, a neural
   network for example. Unbiased for every `c`, temperature and scale `s`,
   Rao-Blackwellized or not. `f` is called once, at the atoms: `k + M`
-  evaluations; `c` at one relaxed atom for each draw (`M`, or `k + M` where the
-  relaxation is not restricted, see `REBAR`) and, where it is restricted, at 8
-  more that estimate its mean.
+  evaluations. `c` is evaluated at one relaxed atom for each draw (`M`, or
+  `k + M` if the relaxation is not restricted, see `REBAR`) and, if it is
+  restricted, at 8 more that estimate its mean.
 
-  A control variate that sees more than the atom, the image of each batch member
-  for example, is given it by `with_inputs`.
+  A control variate can depend on more than the atom, for example on the image
+  of each batch member. Pass such inputs to `with_inputs`.
 
-  The variance objective of `REBAR` trains the variables of `c`, too. (A Keras
-  network has variables once it is built: build it, for atoms of shape
+  The variance objective of `REBAR` also trains the variables of `c`. (A Keras
+  network has no variables until it is built: build it, for atoms of shape
   `[n] + batch_shape + event_shape`, before you ask for
   `estimator.trainable_variables`.) To start from REBAR, as the authors of [1]
-  do, pass `lambda x: f(x) + network(x)`; since a lambda hides its variables,
-  keep the network beside it, on this very object, not on what
-  `rao_blackwellize` makes of it: `relax.network = network`.
+  do, pass `lambda x: f(x) + network(x)`. A lambda hides its variables, so store
+  the network on this estimator as well, not on the result of
+  `rao_blackwellize`: `relax.network = network`.
 
   #### Examples
 
@@ -67,7 +67,7 @@ class RELAX(RelaxedControlVariate):
       https://arxiv.org/abs/1711.00123
   """
 
-  # Calls of `c` are cheap beside those of `f`.
+  # Calls of `c` are cheap compared with calls of `f`.
   num_references = 8
 
   def __init__(
@@ -85,9 +85,9 @@ class RELAX(RelaxedControlVariate):
     Args:
       control_variate: Callable, relaxed atoms of shape
         `[n] + batch_shape + event_shape` to a `Tensor` of shape
-        `[n] + batch_shape`; a Keras network for example (an output of
-        `[n] + batch_shape + [1]` is taken as well). After the atoms it is
-        given what `with_inputs` is.
+        `[n] + batch_shape`; a Keras network for example (an output of shape
+        `[n] + batch_shape + [1]` is accepted as well). After the atoms it is
+        called with the arguments of `with_inputs`.
       temperature: A positive number, a scalar `Tensor` or variable, or a
         callable without arguments that returns one.
       scale: A number, scalar `Tensor` or variable, of the control variate.
@@ -113,12 +113,13 @@ class RELAX(RelaxedControlVariate):
         f'is {control_variate!r}. Pass a Keras network, for example.'
       )
     self.control_variate = control_variate
-    self._inputs = ()
+    self._inputs: tuple[Any, ...] = ()
 
+  # `f` is not differentiated, but the atoms are relaxed.
   needs_vectors = True
 
   def bind(self, *inputs: Any) -> 'RELAX':
-    # A control variate of the atoms alone is left as it is.
+    # A control variate with one argument takes the atoms only.
     has_inputs = checks.num_arguments(self.control_variate) > 1
     return self.with_inputs(*inputs) if has_inputs else self
 
@@ -126,13 +127,13 @@ class RELAX(RelaxedControlVariate):
     """Returns this estimator with `control_variate(atoms, *inputs)`.
 
     Args:
-      *inputs: What the control variate is called with after the relaxed atoms:
-        this step's images.
+      *inputs: The arguments of the control variate after the relaxed atoms: the
+        images of this step.
 
     Returns:
       estimator: A `RELAX` that shares all variables with this one.
     """
-    # Not a function around the network, which would hide its variables.
+    # A closure around the network would hide its variables.
     bound = copy.copy(self)
     bound._inputs = inputs
     return bound
@@ -142,9 +143,9 @@ class RELAX(RelaxedControlVariate):
   ) -> tuple[tf.Tensor, tf.Tensor]:
     del f
 
-    def network(x):
+    def network(x: tf.Tensor) -> tf.Tensor:
       value = tf.convert_to_tensor(self.control_variate(x, *self._inputs))
-      # The output unit of a network is an axis of size 1.
+      # A network with one output unit returns an axis of size 1.
       has_unit = value.shape.rank == len(batch_shape) + 2
       return (
         tf.squeeze(value, -1) if has_unit and value.shape[-1] == 1 else value

@@ -1,16 +1,17 @@
-"""One-hot atoms on the simplex, and Gumbel noise given the atom.
+"""Relaxed one-hot atoms, and Gumbel noise given the atom.
 
 A relaxed estimator works on sites of `K` classes each. A `Bernoulli` is a site
-of two classes. With `L` the log-probabilities of a site and `z` its atom, the
-perturbed log-probabilities `L + gumbel` given that `z` is their argmax are
+of two classes. Let `L` be the log-probabilities of a site and `z` its atom. The
+perturbed log-probabilities `L + gumbel`, given that `z` is their argmax, are
 
 ```none
   T                                      at the class of z
   L + g - softplus(L + g - T)            at the others
 ```
 
-with `T` and `g` standard Gumbel variables: the maximum does not depend on where
-it is, and the others are Gumbel variables truncated below it.
+with standard Gumbel variables `T` and `g`: the maximum is independent of the
+class that attains it, and the others are Gumbel variables truncated below it
+(Tucker et al. 2017, appendix C).
 """
 
 from typing import Any, NamedTuple
@@ -22,7 +23,12 @@ from tfp_rb.designs import Atoms, is_draw
 from tfp_rb.estimators.base import GradientEstimator
 from tfp_rb.estimators.temperature import check_temperature, read_scalar
 from tfp_rb.internal import random
-from tfp_rb.internal.types import Distribution, Temperature
+from tfp_rb.internal.types import (
+  Distribution,
+  Integrand,
+  StatelessSeed,
+  Temperature,
+)
 
 __all__ = [
   'Noise',
@@ -40,22 +46,24 @@ __all__ = [
 
 
 class Noise(NamedTuple):
-  """Perturbed log-probabilities, given the atoms.
+  """Perturbed log-probabilities given the atoms.
 
   Attributes:
     perturbed: `Tensor` of shape `[m] + batch_shape + sites + [K]`, constant.
-    share: `Tensor` of that shape, in (0, 1]: how much of `L + noise`, with the
-      noise held fixed, moves with `L` while the perturbed ones given the atom
-      do not. The difference of the two paths is diagonal: it is
-      `1` at the class of the atom and `sigmoid(L + g - T)` at the others.
+    share: `Tensor` of that shape with values in (0, 1]: the derivative w.r.t.
+      `L` of `L + noise` with the noise held fixed, minus that of the perturbed
+      values given the atom. This difference of two Jacobians is diagonal: 1 at
+      the class of the atom and `sigmoid(L + g - T)` at the others.
   """
 
   perturbed: tf.Tensor
   share: tf.Tensor
 
 
-def given_rest(log_probs, atoms, one_hot):
-  """Log-probabilities given the rest, for each atom, and where they count.
+def given_rest(
+  log_probs: tf.Tensor, atoms: Atoms, one_hot: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+  """Returns the log-probabilities given the rest, at the draws.
 
   Args:
     log_probs: `Tensor` of shape `batch_shape + [K]`.
@@ -63,41 +71,52 @@ def given_rest(log_probs, atoms, one_hot):
     one_hot: `Tensor` of shape `[m] + batch_shape + [K]`, their vectors.
 
   Returns:
-    log_probs: `Tensor` of shape `[m] + batch_shape + [K]`: of `q` restricted
-      to the rest at the draws, of `q` at the other atoms.
-    log_rest: `Tensor` of shape `[m] + batch_shape`, the differentiable log
-      of the mass of the rest; 0 at the other atoms.
-    is_from_rest: Boolean `Tensor` of shape `[m] + batch_shape`.
+    log_probs: `Tensor` of shape `[m] + batch_shape + [K]`: those of `q`
+      restricted to the rest at the draws, those of `q` at the other atoms.
+    log_rest: `Tensor` of shape `[m] + batch_shape`, the differentiable log of
+      the mass of the rest at the draws; 0 at the other atoms.
+    is_from_rest: Boolean `Tensor` of shape `[m] + batch_shape`, the draws.
   """
   is_possible = atoms.weights > 0.0
   drawn = is_draw(atoms)
-  # Atoms of weight 0 stand where another one is, so they exclude nothing.
+  # The mode replaces atoms of weight 0, so these must not exclude anything.
   listed = tf.cast(is_possible & ~drawn, one_hot.dtype)[..., tf.newaxis]
-  is_summed = tf.reduce_any(listed * one_hot > 0.0, axis=0, keepdims=True)
-  is_from_rest = drawn & is_possible
+  is_summed = tf.reduce_any(
+    listed * one_hot > 0.0, axis=0, keepdims=True
+  )  # [1] + batch_shape + [K]
+  is_from_rest = drawn & is_possible  # [m] + batch_shape
   excluded = is_summed & is_from_rest[..., tf.newaxis]
   log_probs = tf.where(excluded, tf.constant(-np.inf, one_hot.dtype), log_probs)
+  # Where nothing is excluded this is log 1 = 0.
   log_rest = tf.reduce_logsumexp(log_probs, axis=-1)
   return log_probs - log_rest[..., tf.newaxis], log_rest, is_from_rest
 
 
-def draw_noise(log_probs, one_hot, seed, num_noises=None):
+def draw_noise(
+  log_probs: tf.Tensor,
+  one_hot: tf.Tensor,
+  seed: StatelessSeed,
+  num_noises: int | None = None,
+) -> Noise:
   """Draws the `Noise` given the atoms.
 
   Args:
     log_probs: `Tensor` that broadcasts to the shape of `one_hot`.
     one_hot: `Tensor` of shape `[m] + batch_shape + sites + [K]`.
     seed: Stateless seed, `int32[2]`.
-    num_noises: Python `int`, for that many in front; `None` for one.
+    num_noises: Python `int`, the size of an additional first axis; `None` for
+      none.
 
   Returns:
     noise: `Noise`.
   """
   extra = [] if num_noises is None else [num_noises]
-  gumbel = _gumbel(extra, one_hot, seed)
+  gumbel = _gumbel(extra, one_hot, seed)  # extra + [m] + batch + sites + [K]
   is_atom = one_hot > 0.5
+  # The Gumbel variable of the atom's class serves as the maximum `T`.
   top = tf.reduce_sum(one_hot * gumbel, axis=-1, keepdims=True)
   free = tf.stop_gradient(log_probs) + gumbel
+  # Truncated below `T`: -log(exp(-free) + exp(-top)), which is finite or -inf.
   below = free - tf.math.softplus(free - top)
   return Noise(
     perturbed=tf.where(is_atom, top, below),
@@ -105,38 +124,45 @@ def draw_noise(log_probs, one_hot, seed, num_noises=None):
   )
 
 
-def draw_free_noise(log_probs, num_noises, seed):
-  """Perturbed log-probabilities without an atom, `num_noises` in front."""
+def draw_free_noise(
+  log_probs: tf.Tensor, num_noises: int, seed: StatelessSeed
+) -> tf.Tensor:
+  """Returns perturbed log-probabilities without an atom, `num_noises` each."""
   return tf.stop_gradient(log_probs) + _gumbel([num_noises], log_probs, seed)
 
 
-def _gumbel(sample_shape, like, seed):
-  """Standard Gumbel variables of shape `sample_shape + like.shape`."""
+def _gumbel(
+  sample_shape: list[int], like: tf.Tensor, seed: StatelessSeed
+) -> tf.Tensor:
+  """Returns standard Gumbel variables of shape `sample_shape + like.shape`."""
   shape = tf.concat([sample_shape, tf.shape(like)], axis=0)
+  # Neither 0 nor 1 can occur, so both logarithms are finite.
   uniform = random.uniform(shape, seed, like.dtype)
   uniform = tf.ensure_shape(uniform, sample_shape + like.shape.as_list())
   return -tf.math.log(-tf.math.log(uniform))
 
 
-def linear_in(log_probs, coefficients):
-  """Terms of a sum that differentiate to constant `coefficients` of `L`.
+def linear_in(log_probs: tf.Tensor, coefficients: tf.Tensor) -> tf.Tensor:
+  """Returns terms whose gradient w.r.t. `log_probs` is `coefficients`.
 
   Args:
-    log_probs: Differentiable `Tensor`; `-inf` entries take no part.
+    log_probs: Differentiable `Tensor`; entries of `-inf` are ignored.
     coefficients: `Tensor`, not differentiated.
 
   Returns:
     terms: `Tensor`, `coefficients * log_probs`, 0 at impossible classes.
   """
   is_possible = log_probs > -np.inf
+  # Both factors are masked: 0 times -inf is NaN, forward and backward.
   zeros = tf.zeros_like(coefficients)
   return tf.stop_gradient(
     tf.where(is_possible, coefficients, zeros)
   ) * tf.where(is_possible, log_probs, tf.zeros_like(log_probs))
 
 
-def softmax(logits):
-  """Along the last axis; of any rank, where oneDNN has five axes at most."""
+def softmax(logits: tf.Tensor) -> tf.Tensor:
+  """Returns the softmax along the last axis of a Tensor of any rank."""
+  # The kernel of oneDNN supports at most five axes.
   if logits.shape.rank is not None and logits.shape.rank <= 5:
     return tf.nn.softmax(logits)
   shape = tf.shape(logits)
@@ -144,12 +170,12 @@ def softmax(logits):
   return tf.ensure_shape(tf.reshape(flat, shape), logits.shape)
 
 
-def relaxation_of(atoms, estimator):
-  """Returns the `Relaxation` of the distribution.
+def relaxation_of(atoms: Atoms, estimator: GradientEstimator) -> Any:
+  """Returns the `Relaxation` of the distribution, or raises if it has none.
 
   Args:
     atoms: `Atoms`.
-    estimator: The estimator that asks.
+    estimator: The estimator, for the error message.
 
   Returns:
     relaxation: A `Relaxation`.
@@ -195,13 +221,13 @@ class RelaxedEstimator(GradientEstimator):
         '`restricted` must be True, False or None; got '
         f'{restricted!r}. None restricts where that is possible.'
       )
-    self.temperature = temperature
+    self.temperature = temperature  # read again at every call
     self.restricted = restricted
 
   def read_temperature(
     self, dtype: tf.DType, distribution: Distribution
   ) -> tf.Tensor:
-    """The present temperature, checked as `distribution` checks itself."""
+    """Returns the current temperature, checked under `validate_args`."""
     return read_scalar(
       self.temperature,
       dtype,
@@ -210,9 +236,9 @@ class RelaxedEstimator(GradientEstimator):
     )
 
   def is_restricted(self, relaxation: Any, atoms: Atoms) -> bool:
-    """Whether the relaxation is that of `q` given the rest."""
+    """Returns whether the relaxation is that of `q` given the rest."""
     if isinstance(atoms.num_summed, int) and atoms.num_summed == 0:
-      return False  # the rest is everything
+      return False  # The rest is everything.
     if self.restricted and relaxation.num_sites:
       raise ValueError(
         '`restricted=True` needs a `distribution` of a single site, since a '
@@ -222,22 +248,25 @@ class RelaxedEstimator(GradientEstimator):
     return relaxation.num_sites == 0 and self.restricted in (None, True)
 
 
-def value_and_slope(f, inputs, estimator):
-  """Calls `f` at atoms of floating point, where it is differentiable.
+def value_and_slope(
+  f: Integrand, inputs: tf.Tensor, estimator: GradientEstimator
+) -> tuple[tf.Tensor, tf.Tensor]:
+  """Returns `f` at floating-point atoms, and its gradient w.r.t. them.
 
   Args:
     f: Callable of atoms that checks its result.
     inputs: `Tensor` of shape `[n] + batch_shape + event_shape`.
-    estimator: The estimator that asks.
+    estimator: The estimator, for the error message.
 
   Returns:
     value: `Tensor` of shape `[n] + batch_shape`.
-    slope: Its gradient by `inputs`, of their shape.
+    slope: `Tensor` of the shape of `inputs`, the gradient w.r.t. them.
   """
   with tf.GradientTape() as tape:
     tape.watch(inputs)
     value = call_at_floats(f, inputs, estimator)
   slope = tape.gradient(value, inputs)
+  # Taking it as 0 would silently train nothing.
   if slope is None:
     raise ValueError(
       f'`{getattr(f, "name", "f")}` must be differentiable by its atoms, since '
@@ -248,11 +277,14 @@ def value_and_slope(f, inputs, estimator):
   return value, slope
 
 
-def call_at_floats(f, inputs, estimator):
-  """Returns `f(inputs)`; an exception of `f` is given a note."""
+def call_at_floats(
+  f: Integrand, inputs: tf.Tensor, estimator: GradientEstimator
+) -> tf.Tensor:
+  """Returns `f(inputs)`, and adds a note to an exception that `f` raises."""
   try:
     return f(inputs)
   except Exception as error:
+    # The exception itself reaches the user unchanged.
     if hasattr(error, 'add_note'):  # Python 3.11
       error.add_note(
         f'`{type(estimator).__name__}` calls `{getattr(f, "name", "f")}` at '
@@ -264,12 +296,14 @@ def call_at_floats(f, inputs, estimator):
     raise
 
 
-def values_and_mean(atoms, estimator):
-  """The atoms as floating-point numbers, and the mean of the distribution.
+def values_and_mean(
+  atoms: Atoms, estimator: GradientEstimator
+) -> tuple[tf.Tensor, tf.Tensor]:
+  """Returns the atoms as floating-point numbers, and the mean of `q`.
 
   Args:
     atoms: `Atoms`.
-    estimator: The estimator that asks.
+    estimator: The estimator, for the error message.
 
   Returns:
     values: `Tensor` of shape `[m] + batch_shape + event_shape`.

@@ -1,5 +1,7 @@
 """Temperatures of relaxations: numbers, variables and schedules."""
 
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 
@@ -9,14 +11,14 @@ __all__ = ['AnnealedTemperature', 'check_temperature', 'read_scalar']
 
 
 class AnnealedTemperature(Configurable):
-  """A temperature that falls with the number of steps.
+  """Computes a temperature that falls with the number of steps.
 
   ```none
   max(floor, exp(-rate * step))
   ```
 
-  `step` is a variable, not trained and 0 at first, that the training loop
-  moves: `estimator.temperature.step.assign_add(1)`.
+  `step` is a non-trainable variable that starts at 0. The training loop
+  increases it: `estimator.temperature.step.assign_add(1)`.
 
   #### Examples
 
@@ -50,6 +52,7 @@ class AnnealedTemperature(Configurable):
       ValueError: `rate` is negative or `floor` is not positive.
     """
     super().__init__(name=name)
+    # Written this way, both checks refuse NaN as well.
     if not rate >= 0.0:
       raise ValueError(
         f'`rate` must not be negative, but is {rate}: the temperature falls. '
@@ -69,13 +72,13 @@ class AnnealedTemperature(Configurable):
     self.step.assign(tf.cast(step, self.step.dtype))
 
   def __call__(self) -> tf.Tensor:
-    """Returns the present temperature, a float32 scalar."""
+    """Returns the current temperature, a float32 scalar."""
     step = tf.cast(self.step, tf.float32)
     return tf.maximum(tf.exp(-self.rate * step), self.floor)
 
 
-def check_temperature(temperature, name='temperature'):
-  """Raises unless a temperature is a positive scalar, as far as is known.
+def check_temperature(temperature: Any, name: str = 'temperature') -> None:
+  """Raises if a temperature is known not to be a positive scalar.
 
   Args:
     temperature: A number, a `Tensor`, a variable or a callable without
@@ -89,8 +92,9 @@ def check_temperature(temperature, name='temperature'):
       f'`{name}=0.5`.'
     )
   if callable(temperature):
-    return
+    return  # Its values are checked when they are read.
   if tf.executing_eagerly() or not tf.is_tensor(temperature):
+    # Inside a `tf.function` the Tensor of a number could not be read.
     with tf.init_scope():
       value = np.asarray(tf.convert_to_tensor(temperature))
   else:
@@ -98,8 +102,8 @@ def check_temperature(temperature, name='temperature'):
   _check_positive(value, name)
 
 
-def _check_positive(value, name):
-  if value is None:
+def _check_positive(value: Any, name: str) -> None:
+  if value is None:  # The value of a graph's Tensor is not known statically.
     return
   if np.ndim(value) != 0 or not 0.0 < value < np.inf:
     raise ValueError(
@@ -109,19 +113,28 @@ def _check_positive(value, name):
     )
 
 
-def read_scalar(given, dtype, name, is_positive=True, validate_args=False):
+def read_scalar(
+  given: Any,
+  dtype: tf.DType,
+  name: str,
+  is_positive: bool = True,
+  validate_args: bool = False,
+) -> tf.Tensor:
   """Returns a number, Tensor, variable or schedule as a scalar `Tensor`.
 
   Args:
-    given: What the user gave.
+    given: The argument of the user.
     dtype: Dtype of the result.
-    name: Python `str`, the argument.
-    is_positive: Python `bool`, whether to insist, where its value is known.
-    validate_args: Python `bool`, whether to insist at run time, too.
+    name: Python `str`, the name of the argument.
+    is_positive: Python `bool`, whether a value that is known statically must be
+      positive.
+    validate_args: Python `bool`, whether to check this at run time as well.
 
   Returns:
     scalar: Differentiable `Tensor` of shape `[]`.
   """
+  # Converted here and not in the constructor, so that variables and schedules
+  # are read at every call.
   try:
     value = given() if callable(given) else given
     scalar = tf.convert_to_tensor(value, dtype_hint=dtype)
