@@ -558,7 +558,10 @@ def centred_values(case, observed):
   if without is None:
     return None, None
   difference = np.abs(with_offset - without - offset)
-  follows = np.all(difference <= 1e-9 * (1.0 + offset), axis=0)
+  # The level of an atom without weight may be anything.
+  follows = np.all(
+    (difference <= 1e-9 * (1.0 + offset)) | (observed.weights == 0.0), axis=0
+  )
   drawn = np.sum(
     observed.weights * (np.arange(len(g))[:, None] >= observed.num_summed), 0
   )

@@ -179,8 +179,10 @@ def layout_of(problem):
     if name == 'BatchReshape' and 0 in layout.batch:
       raise ValueError('TFP refuses to reshape an empty batch')
     layout = _wrapped(layout, name, how)
-  if not 1 <= math.prod(layout.sites) <= MOST_SITES or len(layout.batch) > 4:
-    raise ValueError('too many sites or batch dimensions')
+  if not 1 <= math.prod(layout.sites) <= MOST_SITES:
+    raise ValueError('too many sites, or none')
+  if layout.batch_rank > 4 or layout.rows.ndim > 6:
+    raise ValueError('TensorFlow broadcasts at most 8 dimensions')
   return layout
 
 
