@@ -50,6 +50,7 @@ class GradientVariance(keras.callbacks.Callback):
   def __init__(
     self,
     log_dir: str | os.PathLike[str],
+    *,
     batch: TensorLike,
     every: int = 1,
     num_pairs: int = 10,

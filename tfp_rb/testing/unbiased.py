@@ -100,8 +100,8 @@ def assert_unbiased(
 
   Raises:
     AssertionError: The estimator is biased.
-    ValueError: The gradient is 0, or more than `most_draws` gradients would be
-      needed.
+    ValueError: The gradient is 0 or not finite, or more than `most_draws`
+      gradients would be needed.
 
   #### Examples
 
@@ -117,6 +117,12 @@ def assert_unbiased(
   parameters = [tf.convert_to_tensor(p) for p in parameters]
   value, gradients = enumeration.exact_reference(problem, parameters)
   gradient = flat(gradients)
+  if not np.all(np.isfinite(value)) or not np.all(np.isfinite(gradient)):
+    raise ValueError(
+      '`f` of the `problem` must be finite, with a finite gradient, at all '
+      f'values with mass; got the expectation {value} and its gradient '
+      f'{gradient}. Make it finite there.'
+    )
   if not np.any(gradient):
     raise ValueError(
       '`problem` must have a gradient other than 0, because the bias is '
