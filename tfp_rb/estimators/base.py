@@ -1,6 +1,7 @@
 """The base class of gradient estimators."""
 
 import abc
+from collections.abc import Callable
 import copy
 from typing import Any, NamedTuple
 
@@ -159,7 +160,9 @@ class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
       f'`{type(self).__name__}` needs the atoms of each batch member apart.'
     )
 
-  def integrand(self, f: Integrand, atoms: Atoms) -> CheckedIntegrand:
+  def integrand(
+    self, f: Callable[..., tf.Tensor], atoms: Atoms
+  ) -> CheckedIntegrand:
     """Returns the user's `f`, which checks what it returns."""
     return CheckedIntegrand(f, shapes.as_list(atoms.weights)[1:])
 

@@ -3,13 +3,14 @@
 from collections.abc import Callable
 import inspect
 import math
-from typing import Any
+from typing import Any, cast
 
 import tensorflow as tf
 
 from tfp_rb.designs import (
   Atoms,
   CheckedIntegrand,
+  Pool,
   PooledIntegrand,
   Whole,
   pooled_atoms,
@@ -195,8 +196,8 @@ class Pooled(Wrapper):
     if num_candidates != whole.best(0).num_values:
       num_offered += self.num_samples
     if isinstance(num_rows, int):
-      num_atoms = self.budget
-      if num_atoms is None:
+      num_atoms: Any = self.budget
+      if self.budget_per_row is not None:
         num_atoms = max(num_rows + 1, math.ceil(self.budget_per_row * num_rows))
       if num_rows and num_atoms <= num_rows:
         raise ValueError(
@@ -215,10 +216,11 @@ class Pooled(Wrapper):
     return tf.minimum(num_atoms, num_rows * num_offered)
 
   def integrand(
-    self, f: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], atoms: Atoms
+    self, f: Callable[..., tf.Tensor], atoms: Atoms
   ) -> CheckedIntegrand:
     _check_takes_rows(f)
-    return CheckedIntegrand(lambda values: f(values, atoms.pool.rows), [])
+    rows = _pool_of(atoms).rows
+    return CheckedIntegrand(lambda values: f(values, rows), [])
 
   def evaluate(
     self,
@@ -232,8 +234,13 @@ class Pooled(Wrapper):
     )
 
   def sum_atoms(self, terms: tf.Tensor, atoms: Atoms) -> tf.Tensor:
-    total = sum_by_row(terms, atoms.pool.rows, atoms.num_summed)
+    total = sum_by_row(terms, _pool_of(atoms).rows, atoms.num_summed)
     return tf.reshape(total, atoms.partition.batch_shape)
+
+
+def _pool_of(atoms: Atoms) -> Pool:
+  """The pool, which `choose_atoms` has made."""
+  return cast(Pool, atoms.pool)
 
 
 def _check_takes_rows(f: Callable[..., Any]) -> None:

@@ -40,6 +40,9 @@ tfd = tfp.distributions
 _MOST_LISTED = 2**16
 
 
+_Self = TypeVar('_Self', bound='Partition')
+
+
 class Partition:
   """The `k` most probable values of a distribution, and a way to draw the rest.
 
@@ -70,7 +73,7 @@ class Partition:
       rest; `None` where draws are made from a seed only.
   """
 
-  distribution: Distribution | None = None
+  distribution: Any = None  # filled in when the partition is found
   num_uniforms: int | None = None
   # Whether `excluding` takes values with a larger batch, and returns that.
   broadcasts: bool = False
@@ -112,13 +115,13 @@ class Partition:
     self.batch_shape = [] if log_rest is None else shapes.as_list(log_rest)
     self.num_values = num_values
     self.has_rest = sample_rest is not None
-    self._sample_rest_fn = sample_rest
+    self._sample_rest_fn: Any = sample_rest
     self._log_prob_fn = log_prob
     self._score_norm_fn = score_norm
     self._excluding_fn = excluding
-    self._function: Callable[..., Any] | None = None
+    self._function: Any = None
 
-  def replace(self, **changes: Any) -> 'Partition':
+  def replace(self: _Self, **changes: Any) -> _Self:
     """Returns a copy with other attributes."""
     result = copy.copy(self)
     vars(result).update(changes)
@@ -175,7 +178,7 @@ class Partition:
   def draw_rest(self, num_draws: int, seed: StatelessSeed) -> tf.Tensor:
     """Returns independent draws from the rest."""
     if self.num_uniforms is None:
-      return self._sample_rest_fn(num_draws, seed)  # type: ignore[misc]
+      return self._sample_rest_fn(num_draws, seed)
     shape = [num_draws, *self.batch_shape, self.num_uniforms]
     return self.rest_from_uniforms(random.uniform(shape, seed))
 
@@ -207,7 +210,7 @@ class Partition:
         return tf.identity(self._log_prob(values))
     return self._log_prob(values)
 
-  def _log_prob(self, values):
+  def _log_prob(self, values: tf.Tensor) -> tf.Tensor:
     log_prob = self._log_prob_fn or self.distribution.log_prob
     return log_prob(values)
 
@@ -225,7 +228,7 @@ class Partition:
     """Returns the partition into the best values (or all) and the rest."""
     return self._of_user(self._function(self.distribution, num_summed))
 
-  def _of_user(self, result):
+  def _of_user(self, result: Any) -> 'Partition':
     """Completes what a function of the user returned."""
     if not isinstance(result, Partition):
       raise TypeError(
@@ -306,7 +309,7 @@ class _Listed(Partition):
 
   num_uniforms = 1
 
-  def __init__(self, every, values):
+  def __init__(self, every: Partition, values: tf.Tensor) -> None:
     batch_rank = every.log_rest.shape.rank
     equal = tf.equal(values[:, tf.newaxis], every.values[tf.newaxis])
     equal = tf.reduce_all(
@@ -337,29 +340,29 @@ class _Listed(Partition):
     )
     self.has_rest = True
 
-  def rest_from_uniforms(self, u):
+  def rest_from_uniforms(self, u: tf.Tensor) -> tf.Tensor:
     rank = self.log_rest.shape.rank
     rows = tf.transpose(self._masses, [*range(1, rank + 1), 0])
     index = random.search_index(rows[tf.newaxis], u[..., 0])
     return shapes.take(self._every.values, index)
 
-  def _log_prob(self, values):
+  def _log_prob(self, values: tf.Tensor) -> tf.Tensor:
     return self._every.log_prob(values)
 
-  def score_norm(self, values):
+  def score_norm(self, values: tf.Tensor) -> tf.Tensor:
     return self._every.score_norm(values)
 
-  def best(self, num_summed):
+  def best(self, num_summed: int) -> 'Partition':
     return self._every.best(num_summed)
 
-  def excluding(self, values):
+  def excluding(self, values: tf.Tensor) -> 'Partition':
     return _Listed(self._every, values)
 
 
 class _Truncated(Partition):
   """The first values of another partition; the number differs by row."""
 
-  def __init__(self, longer, num_summed):
+  def __init__(self, longer: Partition, num_summed: tf.Tensor) -> None:
     self._longer = longer
     self.distribution = longer.distribution
     weights = longer.weights
@@ -390,17 +393,17 @@ class _Truncated(Partition):
     )
     self.has_rest = longer.has_rest
 
-  def draw_rest(self, num_draws, seed):
+  def draw_rest(self, num_draws: int, seed: StatelessSeed) -> tf.Tensor:
     if self.num_uniforms is not None:
       return super().draw_rest(num_draws, seed)
     choice_seed, rest_seed = random.split_seed(seed, n=2)
     u = random.uniform([num_draws, *self.batch_shape], choice_seed)
     return self._choose(u, self._longer.draw_rest(num_draws, rest_seed))
 
-  def rest_from_uniforms(self, u):
+  def rest_from_uniforms(self, u: tf.Tensor) -> tf.Tensor:
     return self._choose(u[..., 0], self._longer.rest_from_uniforms(u[..., 1:]))
 
-  def _choose(self, u, unlisted):
+  def _choose(self, u: tf.Tensor, unlisted: tf.Tensor) -> tf.Tensor:
     """Takes a listed value, or else the one that is not listed."""
     rank = self.log_rest.shape.rank
     masses = tf.transpose(self._masses, [*range(1, rank + 1), 0])
@@ -409,32 +412,32 @@ class _Truncated(Partition):
     is_listed = shapes.with_event_rank(index < self._num_listed, listed)
     return tf.where(is_listed, listed, unlisted)
 
-  def _log_prob(self, values):
+  def _log_prob(self, values: tf.Tensor) -> tf.Tensor:
     return self._longer.log_prob(values)
 
 
 class Sampled(Partition):
   """The whole of a distribution without partition: it can only be drawn."""
 
-  def __init__(self, distribution, error):
+  def __init__(self, distribution: Distribution, error: Exception) -> None:
     self.distribution = distribution
     self._error = error
     super().__init__(
-      values=None,  # type: ignore[arg-type]
-      log_weights=None,  # type: ignore[arg-type]
-      log_rest=None,  # type: ignore[arg-type]
+      values=None,
+      log_weights=None,
+      log_rest=None,
       sample_rest=lambda n, seed: tf.stop_gradient(
         distribution.sample(n, seed=seed)
       ),
     )
 
-  def best(self, num_summed):
+  def best(self, num_summed: int) -> 'Partition':
     raise self._error
 
-  def excluding(self, values):
+  def excluding(self, values: tf.Tensor) -> 'Partition':
     raise self._error
 
-  def score_norm(self, values):
+  def score_norm(self, values: tf.Tensor) -> tf.Tensor:
     raise self._error
 
 
@@ -465,7 +468,7 @@ _REGISTRY: dict[type, Family] = {}
 _UNKNOWN = Family(None)
 
 
-def plain_class(kind):
+def plain_class(kind: type) -> type:
   """Returns the class of which a wrapper of TFP may be an instance.
 
   Around a distribution that is no `CompositeTensor`, as one of the user's,
@@ -481,10 +484,10 @@ def plain_class(kind):
   return base if base.__name__ == f'_{kind.__name__}' else kind
 
 
-def register(distribution_class, kind):
+def register(distribution_class: type, kind: str) -> Callable[[Any], Any]:
   """Returns a decorator for a callable from distribution to whole partition."""
 
-  def decorate(whole):
+  def decorate(whole: Any) -> Any:
     _REGISTRY[plain_class(distribution_class)] = Family(whole, kind)
     return whole
 
@@ -554,8 +557,8 @@ class RegisterPartition:
       function, 'function', 'def f(distribution, num_summed)'
     )
 
-    def whole(distribution):
-      empty = Partition(None, None, None, None).replace(  # type: ignore
+    def whole(distribution: Distribution) -> Partition:
+      empty = Partition(None, None, None, None).replace(
         distribution=distribution, _function=function
       )
       return empty.best(0)
@@ -565,7 +568,7 @@ class RegisterPartition:
     return function
 
 
-def family_of(distribution):
+def family_of(distribution: Distribution) -> Family | None:
   """Returns the `Family` of the nearest class in the MRO, or `None`."""
   for kind in type(distribution).__mro__:
     if kind in _REGISTRY:
@@ -573,7 +576,7 @@ def family_of(distribution):
   return None
 
 
-def partition_of(distribution):
+def partition_of(distribution: Distribution) -> Partition:
   """Returns the whole partition of a distribution.
 
   Args:
@@ -604,7 +607,7 @@ def partition_of(distribution):
   return whole
 
 
-def check_discrete(distribution):
+def check_discrete(distribution: Any) -> None:
   """Raises unless `distribution` is a TFP distribution that may be discrete."""
   if not isinstance(distribution, tfd.Distribution):
     raise TypeError(
@@ -671,7 +674,7 @@ def partition(distribution: Distribution, num_summed: int) -> Partition:
   )
 
 
-def check_num_summed(result, num_summed):
+def check_num_summed(result: Partition, num_summed: int) -> Partition:
   """Returns `result` unless it has fewer than `num_summed` values."""
   found = result.values.shape[0]
   # Of an empty batch the number of values may be unknown, and does not matter.

@@ -13,6 +13,8 @@ values that begin so; the later sites are free. The masses are sums of
 positive terms: nothing is subtracted.
 """
 
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
@@ -53,9 +55,11 @@ class Product(Partition):
     self._site_shape = site_shape
     self._num_sites = num_sites = shapes.size(site_shape)
     self._axes = list(range(-len(site_shape), 0))
-    self._listed = None  # the partition of the sites that lists their symbols
+    self._listed: Any = (
+      None  # the partition of the sites that lists their symbols
+    )
     self._summed = None  # symbols of `values`, [rows, k, sites]
-    self._complement = None  # cylinders and continuations, as in `trie`
+    self._complement: Any = None  # cylinders and continuations, as in `trie`
     num_values = sites.num_values
     self._set_num_uniforms(sites)
     batch_shape = sites.batch_shape[: len(sites.batch_shape) - len(site_shape)]
@@ -230,10 +234,12 @@ class Product(Partition):
     """
     num_draws, rows = shapes.leading(u), shapes.size(self.batch_shape)
     u = tf.reshape(u, [num_draws, rows, self._num_sites + 2])
+    cylinders, continuations = self._complement
     index = draw_from_complement(
       self._summed,
       self._symbols(self._listed),
-      *self._complement,
+      cylinders,
+      continuations,
       tf.transpose(u, [1, 0, 2]),
     )
     num_listed = self._listed.values.shape[0]

@@ -100,7 +100,7 @@ class Table(Partition):
     )
 
   def excluding(self, values):
-    index = tf.clip_by_value(self.decode(values), 0, self.num_values - 1)
+    index = tf.clip_by_value(self.decode(values), 0, self._table.shape[-1] - 1)
     listed = self.encode(index)
     # What is in no table has no mass, and excludes nothing.
     is_listed = _is_same_event(listed, values, index.shape.rank)
