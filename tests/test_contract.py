@@ -186,20 +186,8 @@ def test_half_precision_agrees_with_float32(name, dtype):
   )
 
 
-@pytest.mark.parametrize(
-  ('name', 'form'),
-  [
-    # A budget is split by what all of them have; of one site and of several.
-    pytest.param(
-      name,
-      form,
-      marks=[pytest.mark.slow]
-      * (form == 'budget' and name in ('Bernoulli', 'OneHotCategorical')),
-    )
-    for form in ('summed', 'budget')
-    for name in DYNAMIC
-  ],
-)
+@pytest.mark.parametrize('form', ['summed', 'budget'])
+@pytest.mark.parametrize('name', DYNAMIC)
 def test_batch_size_may_be_unknown(name, form):
   row = zoo.DISTRIBUTIONS[name]
   parameter = row.parameter(tf.float32, (3,))
