@@ -1,29 +1,59 @@
-"""Plain-data configurations of estimators and baselines."""
+"""Estimators, baselines and samplers as plain data, and back."""
 
 import importlib
 import inspect
+import sys
 from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-__all__ = ['Configurable', 'deserialize', 'serialize']
+__all__ = [
+  'Configurable',
+  'REGISTRY',
+  'deserialize',
+  'is_config',
+  'is_configurable',
+  'serialize',
+]
 
-_BIJECTORS = ('Exp', 'Softplus')
+_BIJECTORS = {
+  'Exp': tfp.bijectors.Exp,
+  'Softplus': tfp.bijectors.Softplus,
+}
 _Self = TypeVar('_Self', bound='Configurable')
+
+# Every class that a config can name, by its registered name. Nothing that is
+# not listed here, or registered with Keras by its author, is ever loaded.
+REGISTRY: dict[str, type['Configurable']] = {}
 
 
 class Configurable(tf.Module):
   """A `tf.Module` that can be described by, and rebuilt from, plain data.
 
-  The constructor keeps each of its arguments as an attribute of that name.
-  `get_config` collects them; a nested estimator or baseline becomes
-  `{'class_name': ..., 'module': ..., 'config': ...}`, a Tensor a list with its
-  dtype, a Keras network what Keras makes of it, all fit for JSON. Of a
-  variable it holds the present value; the variables of networks are not part of
-  a configuration: save them with `tf.train.Checkpoint`.
+  The constructor stores each of its arguments in an attribute of the same name.
+  `get_config` collects them as data that JSON can hold. A nested estimator or
+  baseline becomes a dictionary in the format of Keras,
+
+  ```none
+  {'module': ..., 'class_name': ..., 'config': ..., 'registered_name': ...}
+  ```
+
+  a Tensor becomes a list with its dtype, a Keras network what Keras makes of
+  it. A config holds the current value of a variable that is an argument, but
+  not the variables of networks: save these with `tf.train.Checkpoint`.
+
+  A config refers to a class by its registered name. Subclasses are registered
+  when they are defined: those of this library as `tfp_rb>REINFORCE`, others as
+  `module>Class`. Decorate your class with
+  `keras.saving.register_keras_serializable('my_package')` to choose a name that
+  does not change when the class moves to another module.
   """
+
+  def __init_subclass__(cls, **kwargs: Any) -> None:
+    super().__init_subclass__(**kwargs)
+    REGISTRY[_default_name(cls.__module__, cls.__qualname__)] = cls
 
   @classmethod
   def _argument_names(cls):
@@ -45,8 +75,8 @@ class Configurable(tf.Module):
       where = f'{type(self).__name__}.{name}'
       if not hasattr(self, name):
         raise TypeError(
-          f'`{where}` must hold the argument `{name}` of the constructor for a '
-          'config to be made, but there is no such attribute. Store it, or '
+          f'`{where}` must store the argument `{name}` of the constructor to '
+          'be written into a config; there is no such attribute. Store it, or '
           'override `get_config`.'
         )
       config[name] = serialize(getattr(self, name), where)
@@ -59,12 +89,14 @@ class Configurable(tf.Module):
 
 
 def serialize(value, where='estimator'):
-  """An estimator, or one of its settings, as plain data, fit for JSON."""
+  """Returns an estimator, or one of its settings, as data fit for JSON."""
   if isinstance(value, Configurable):
+    kind = type(value)
     return {
-      'class_name': type(value).__name__,
-      'module': type(value).__module__,
+      'module': kind.__module__,
+      'class_name': kind.__name__,
       'config': value.get_config(),
+      'registered_name': _registered_name(kind),
     }
   if isinstance(value, tfp.util.TransformedVariable):
     return _serialize_transformed(value, where)
@@ -83,19 +115,19 @@ def serialize(value, where='estimator'):
   if _is_of_keras(value):
     return {'keras': _keras_saving().serialize_keras_object(value)}
   raise TypeError(
-    f'`{where}` must be a number, a Tensor, a Keras network or one of the '
-    f'objects of this library to be written into a config, but is {value!r}. '
-    'Rebuild the object in code instead.'
+    f'`{where}` must be a number, a Tensor, a Keras network or an object of '
+    f'this library to be written into a config; got {value!r}. Rebuild the '
+    'object in code instead.'
   )
 
 
 def _serialize_transformed(value, where):
-  """A positive variable, as the errors of a temperature recommend it."""
+  """Returns a positive variable, a learned temperature, as plain data."""
   bijector = type(value.bijector).__name__
   if bijector not in _BIJECTORS:
     raise TypeError(
-      f'`{where}` must be transformed by one of {_BIJECTORS} to be written '
-      f'into a config, but is by `{bijector}`. Rebuild the object in code '
+      f'`{where}` must be transformed by one of {", ".join(_BIJECTORS)} to be '
+      f'written into a config; got `{bijector}`. Rebuild the object in code '
       'instead.'
     )
   present = np.asarray(tf.convert_to_tensor(value))
@@ -115,12 +147,12 @@ def _is_of_keras(value):
 
 
 def _keras_saving():
-  # Only where a Keras object is at hand: the core does not import Keras.
+  # The core imports Keras only when it meets a Keras object.
   return importlib.import_module('keras').saving
 
 
 def deserialize(value):
-  """The inverse of `serialize`."""
+  """Returns what `serialize` was given."""
   if not isinstance(value, dict):
     return value
   if 'tensor' in value:
@@ -132,26 +164,92 @@ def deserialize(value):
   if 'transformed' in value:
     return tfp.util.TransformedVariable(
       tf.constant(value['transformed'], value['dtype']),
-      getattr(tfp.bijectors, value['bijector'])(),
+      _BIJECTORS[value['bijector']](),
     )
   if 'keras' in value:
     return _keras_saving().deserialize_keras_object(value['keras'])
-  kinds = [
-    kind
-    for kind in _all_subclasses(Configurable)
-    if kind.__name__ == value['class_name']
-  ]
-  # A class of that name may exist here and at the user's.
-  kinds.sort(key=lambda kind: kind.__module__ != value.get('module'))
-  if kinds:
-    return kinds[0].from_config(value['config'])
+  return _class_of(value).from_config(value['config'])
+
+
+def _default_name(module, qualified_name):
+  """Returns the registered name of a class for which nobody chose one."""
+  # Modules of this library may move without breaking a saved file.
+  package = 'tfp_rb' if module.split('.')[0] == 'tfp_rb' else module
+  return f'{package}>{qualified_name}'
+
+
+def _registered_name(kind):
+  keras = sys.modules.get('keras')
+  if keras is not None:
+    name = keras.saving.get_registered_name(kind)
+    if name != kind.__name__:  # which Keras returns for all other classes
+      return name
+  return _default_name(kind.__module__, kind.__qualname__)
+
+
+def is_configurable(value):
+  """Returns whether a value is an estimator, baseline or sampler."""
+  return isinstance(value, Configurable)
+
+
+def is_config(value):
+  """Returns whether plain data describes an estimator, baseline or sampler."""
+  return isinstance(value, dict) and bool(_find_classes(value))
+
+
+def _class_of(value):
+  """Returns the class that a config names."""
+  class_name, found = value.get('class_name'), _find_classes(value)
+  if len(found) == 1:
+    return found[0]
+  if found:
+    names = ', '.join(sorted(map(_registered_name, found)))
+    raise ValueError(
+      f'`class_name` must name one class; got {class_name!r}, which may be any '
+      f'of {names}. Import only one of them before you load.'
+    )
   raise ValueError(
-    f'`class_name` must name an imported estimator or baseline, but is '
-    f'{value["class_name"]!r}. Import the module that defines it first.'
+    '`class_name` must name an estimator, baseline or sampler that is '
+    f'imported; got {value.get("registered_name", class_name)!r}. Import the '
+    'module that defines it before you load. If the class has another name or '
+    f'module now, pass `custom_objects={{{class_name!r}: ...}}` to '
+    '`keras.models.load_model`.'
   )
 
 
-def _all_subclasses(kind):
-  for child in kind.__subclasses__():
-    yield child
-    yield from _all_subclasses(child)
+def _find_classes(value):
+  """Returns the classes that a config may mean, at best one."""
+  class_name = value.get('class_name')
+  if 'registered_name' in value:
+    name = value['registered_name']
+    # The bare class name may be one of `custom_objects` of `load_model`.
+    found = [_in_keras(name) or REGISTRY.get(name) or _in_keras(class_name)]
+  else:
+    found = _classes_of_0_1(value.get('module') or '', class_name)
+  return [kind for kind in found if kind is not None]
+
+
+def _in_keras(name):
+  """Returns what users registered with Keras, where Keras is imported."""
+  keras = sys.modules.get('keras')
+  kind = keras and keras.saving.get_registered_object(name)
+  is_ours = isinstance(kind, type) and issubclass(kind, Configurable)
+  return kind if is_ours else None
+
+
+def _classes_of_0_1(module, class_name):
+  """Returns the classes that a config of version 0.1 may mean.
+
+  It holds the module of a class, which may have moved since, but no registered
+  name. So the class name decides, and the module where several classes share
+  that name.
+  """
+  exact = REGISTRY.get(_default_name(module, class_name))
+  if exact is not None or module.split('.')[0] == 'tfp_rb':
+    return [exact]
+  found = [
+    kind
+    for name, kind in list(REGISTRY.items())
+    if kind.__name__ == class_name and not name.startswith('tfp_rb>')
+  ]
+  return [kind for kind in found if kind.__module__ == module] or found

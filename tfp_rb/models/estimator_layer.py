@@ -1,4 +1,4 @@
-"""A Keras layer that holds an estimator, and with it its variables."""
+"""A Keras layer that holds an estimator and saves its variables."""
 
 from typing import Any
 
@@ -7,19 +7,24 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_rb.estimators.base import GradientEstimator, check_estimator
-from tfp_rb.internal.config import deserialize, serialize
+from tfp_rb.internal.config import REGISTRY, deserialize, serialize
 
 __all__ = ['EstimatorLayer']
+
+# So that Keras' own functions read and write our estimators, too.
+for _name, _kind in REGISTRY.items():
+  if _name.startswith('tfp_rb>'):
+    keras.saving.register_keras_serializable('tfp_rb')(_kind)
 
 
 @keras.saving.register_keras_serializable('tfp_rb')
 class EstimatorLayer(keras.layers.Layer):
   """Holds a `tfp_rb.GradientEstimator` inside a Keras model.
 
-  Keras tracks and saves variables of its own only. Those of an estimator (the
-  baseline of `NVIL`, the control variate of `RELAX`) would neither be trained
-  nor saved; this layer saves them with the model, and names them for whoever
-  trains it.
+  Keras trains and saves only its own variables, not those of an estimator (the
+  baseline of `NVIL`, the control variate of `RELAX`). This layer saves them
+  with the model. To train them, give `estimator_variables` to an optimizer in
+  your `train_step`, or use `tfp_rb.models.EstimatorModel`, which does so.
 
   #### Examples
 
@@ -34,8 +39,8 @@ class EstimatorLayer(keras.layers.Layer):
     """Makes the layer.
 
     Args:
-      estimator: A `GradientEstimator`; its networks have to be built.
-      **kwargs: As of every layer.
+      estimator: A `GradientEstimator`. Its networks must be built.
+      **kwargs: Arguments of `keras.Layer`.
 
     Raises:
       TypeError: `estimator` is not a `GradientEstimator`.
@@ -47,16 +52,16 @@ class EstimatorLayer(keras.layers.Layer):
       for name, value in vars(module).items():
         if isinstance(value, keras.Layer) and not value.built:
           raise ValueError(
-            f'`estimator` must have networks that are built, but `{name}` of '
-            f'`{type(module).__name__}` is not, and would never be trained. '
-            f'Call `{name}.build(input_shape)` first.'
+            f'The networks of `estimator` must be built; got `{name}` of '
+            f'`{type(module).__name__}` without variables, which would never '
+            f'be trained. Call `{name}.build(input_shape)` first.'
           )
     self.estimator = estimator
     self.built = True
 
   @property
   def estimator_variables(self) -> list[tf.Variable]:
-    """What an optimizer is given: the trainable variables of the estimator."""
+    """The trainable variables of the estimator, for an optimizer."""
     return [
       v if isinstance(v, tf.Variable) else v.value  # Keras wraps its own
       for v in self.estimator.trainable_variables
@@ -64,23 +69,23 @@ class EstimatorLayer(keras.layers.Layer):
 
   @property
   def needs_vectors(self) -> bool:
-    """Whether atoms have to be one-hot vectors of floating point."""
+    """Whether the estimator needs floating-point one-hot vectors."""
     return self.estimator.needs_vectors
 
   @property
   def differentiates_f(self) -> bool:
-    """Whether atoms are points between these, too."""
+    """Whether the estimator differentiates `f` with respect to the atoms."""
     return self.estimator.differentiates_f
 
   def at_step(
     self, step: int | tf.Tensor, inputs: tf.Tensor
   ) -> GradientEstimator:
-    """The estimator as it is for one step.
+    """Returns the estimator for one step.
 
     Args:
-      step: `Tensor`, the number of steps before; temperatures follow it.
-      inputs: `Tensor`, what the network of `NVIL` is given, and the control
-        variate of `RELAX` if it asks for more than the atoms.
+      step: The number of steps so far, which temperatures follow.
+      inputs: `Tensor`, passed to the network of `NVIL`, and to the control
+        variate of `RELAX` if it takes more than the atoms.
 
     Returns:
       estimator: A `GradientEstimator` that shares all variables.
@@ -103,9 +108,9 @@ class EstimatorLayer(keras.layers.Layer):
     variables = self.estimator.variables
     if len(store.keys()) != len(variables):
       raise ValueError(
-        f'The file must have the {len(variables)} variables of '
-        f'{self.estimator!r}, but has {len(store.keys())}. Build the model '
-        'with the estimator it was saved with.'
+        f'The file must hold the {len(variables)} variables of '
+        f'{self.estimator!r}; got {len(store.keys())}. Build the model with '
+        'the estimator it was saved with.'
       )
     for i, variable in enumerate(variables):
       variable.assign(store[str(i)])
