@@ -9,9 +9,8 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from errors import raises
-from internals import EstimatorModel
 import tfp_rb
-from tfp_rb import diagnostics
+from tfp_rb import diagnostics, models
 
 tfd = tfp.distributions
 
@@ -23,27 +22,21 @@ def summed():
   return tfp_rb.rao_blackwellize(tfp_rb.REINFORCE(), num_summed=1)
 
 
-class Tiny(EstimatorModel):
+class Tiny(models.EstimatorModel):
   """One layer, whose outputs are the logits of a choice."""
 
   def __init__(self, estimator):
-    super().__init__(estimator, seed=0, settings={})
+    super().__init__(estimator)
     self.layer = keras.layers.Dense(4)
     self.layer.build([None, 4])
-    self.built = True
 
-  def step_loss(self, batch, seed, step):
+  def compute_step_loss(self, batch, estimator, seed):
     (x,) = batch
     q = tfd.OneHotCategorical(logits=self.layer(x), dtype=tf.float32)
-    estimator = self.estimator_layer.at_step(step, x)
     f = lambda z: tf.reduce_sum(z * COST, axis=-1) ** 2
     rest = 1.0 - tf.reduce_max(q.probs_parameter(), axis=-1)
     loss = tfp_rb.expectation(f, q, estimator, seed=seed)
-    return tf.reduce_mean(loss), tf.reduce_mean(rest)
-
-  @property
-  def metrics(self):
-    return [self._loss_metric, self._rest_metric]
+    return {'loss': tf.reduce_mean(loss), 'rest': tf.reduce_mean(rest)}
 
 
 def annealed():
@@ -99,13 +92,13 @@ def test_what_is_logged_is_what_is_measured(measured):
   assert all([step for step, _ in rows] == [1, 3] for rows in found.values())
   last = {tag: rows[-1][1] for tag, rows in found.items()}
   moments = diagnostics.sampled_moments(
-    lambda seed: model.step_loss(BATCH, seed, step=8)[0],
+    lambda seed: model.step_metrics(BATCH, seed)['loss'],
     model.trainable_variables,
     num_pairs=3,
     seed=4,
   )
   seeds = [tf.constant([4, i]) for i in range(6)]
-  rests = [model.step_loss(BATCH, seed, step=8)[1] for seed in seeds]
+  rests = [model.step_metrics(BATCH, seed)['rest'] for seed in seeds]
   expected = {
     'gradient_variance': moments.variance,
     'gradient_variance_low': moments.interval[0],
@@ -130,18 +123,16 @@ def test_it_writes_beside_keras_own_summaries(tmp_path):
 
 
 class WithAverages(Tiny):
-  """Has state of its own, and no estimator to be asked for."""
-
-  estimator = None
+  """Has state of its own."""
 
   def __init__(self, estimator):
     super().__init__(estimator)
     self.normalization = keras.layers.BatchNormalization()
     self.normalization.build([None, 4])
 
-  def step_loss(self, batch, seed, step):
+  def compute_step_loss(self, batch, estimator, seed):
     x = self.normalization(*batch, training=True)
-    return super().step_loss((x,), seed, step)
+    return super().compute_step_loss((x,), estimator, seed)
 
 
 def test_averages_of_layers_are_put_back(tmp_path):
@@ -175,7 +166,7 @@ def test_a_compiled_model_is_measured_too(tmp_path):
 
 def test_the_callback_needs_a_model_with_a_loss_of_a_step(tmp_path):
   callback = diagnostics.GradientVariance(tmp_path, batch=BATCH)
-  with raises(TypeError, 'step_loss'):
+  with raises(TypeError, 'model'):
     callback.set_model(keras.Sequential())
 
 

@@ -352,9 +352,9 @@ def test_wrong_shapes_and_types_are_named():
   model.compile(keras.optimizers.SGD(0.01), jit_compile=False)
   of = lambda *batch: tf.data.Dataset.from_tensors(batch)
   with raises(ValueError, 'unlabeled'):
-    model.step_loss(
+    model.step_metrics(
       (tf.constant(IMAGES[:8].reshape([8, 4, 5])), *map(tf.constant, (
-        IMAGES[8:], LABELS[8:]))), SEED, 0)  # fmt: skip
+        IMAGES[8:], LABELS[8:]))), SEED)  # fmt: skip
   with raises(ValueError, 'labels'):
     model.fit(of(IMAGES[:8], IMAGES[8:], LABELS[8:, None]), verbose=0)
   with raises(ValueError, 'labels'):

@@ -52,7 +52,7 @@ class WithoutEstimator(models.MovingVAE):
 
   evaluates_f = True
 
-  def step_loss(self, batch, seed, step):
+  def compute_step_loss(self, batch, estimator, seed):
     digits = self._digits(batch)
     pixel_seed, place_seed, draw_seed = tfp.random.split_seed(seed, n=3)
     frames, truth = self.frames.place(
@@ -68,7 +68,7 @@ class WithoutEstimator(models.MovingVAE):
       networks = (self.encoder, self.decoder)
       unused = [v for n in networks for v in n.trainable_variables]
       loss += 0.0 * tf.add_n([tf.reduce_sum(v) for v in unused])
-    return loss, tf.constant(0.0)
+    return loss
 
 
 class AttentionOnly(WithoutEstimator):

@@ -17,15 +17,16 @@ __all__ = ['GradientVariance']
 class GradientVariance(keras.callbacks.Callback):
   """Logs the variance of the gradient and `q(rest)` for TensorBoard.
 
-  For the models of `tfp_rb.models`, and any other with their `step_loss`. The
-  gradient with respect to the model's trainable variables is taken on one
-  batch, the same all along, with other seeds, in pairs as in
-  `sampled_moments`. The noise is all of `step_loss`: that of the atoms, and
-  what else the model draws. Written are
+  It works with every subclass of `tfp_rb.models.EstimatorModel`. The callback
+  differentiates the loss of one fixed batch with respect to the model's
+  trainable variables, with several seeds, in pairs as `sampled_moments` does.
+  The variance is that of everything the step draws: the atoms, and the model's
+  own noise. The callback writes
 
-  * `gradient_variance`, the total variance of the gradient of the mean loss of
-    the batch, and `gradient_variance_low` and `_high`, its 95 % interval;
-  * `rest`, the mean mass beside the most probable atom.
+  * `gradient_variance`, the total variance of the gradient of the loss, and
+    `gradient_variance_low` and `_high`, its 95 % interval;
+  * the mean of every other scalar that `compute_step_loss` returns, such as
+    `rest` for the models of this library.
 
   Training goes on as it would without: seeds are stateless, and what estimator
   and layers keep (the step of a temperature, moving averages) is put back.
@@ -77,11 +78,11 @@ class GradientVariance(keras.callbacks.Callback):
     self._gradient = None
 
   def set_model(self, model: keras.Model) -> None:
-    if not hasattr(model, 'step_loss'):
+    if not hasattr(model, 'step_metrics'):
       raise TypeError(
-        '`GradientVariance` needs a model with `step_loss`, such as those of '
-        f'`tfp_rb.models`, but this is a `{type(model).__name__}`. Measure it '
-        'by `tfp_rb.diagnostics.sampled_moments`.'
+        '`model` must be a subclass of `tfp_rb.models.EstimatorModel`; got a '
+        f'`{type(model).__name__}`. For other models use '
+        '`tfp_rb.diagnostics.sampled_moments`.'
       )
     if getattr(model, 'optimizer', None) is None:
       raise ValueError(
@@ -90,7 +91,7 @@ class GradientVariance(keras.callbacks.Callback):
         '`compile` first.'
       )
     super().set_model(model)
-    self._gradient = tf.function(self._gradient_and_rest, autograph=False)
+    self._gradient = tf.function(self._gradient_and_others, autograph=False)
 
   def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
     self._writer = tf.summary.create_file_writer(str(self.log_dir))
@@ -100,11 +101,11 @@ class GradientVariance(keras.callbacks.Callback):
   ) -> None:
     if (epoch + 1) % self.every:
       return
-    rests = []
+    others = []
 
     def gradient(seed):
-      gradients, rest = self._gradient(seed)
-      rests.append(float(rest))
+      gradients, values = self._gradient(seed)
+      others.append(values)
       return gradients
 
     # A model may note the step in a variable of its estimator, and have
@@ -125,15 +126,16 @@ class GradientVariance(keras.callbacks.Callback):
       tf.summary.scalar('gradient_variance', variance)
       tf.summary.scalar('gradient_variance_low', low)
       tf.summary.scalar('gradient_variance_high', high)
-      tf.summary.scalar('rest', np.mean(rests))
+      for name in others[0]:
+        tf.summary.scalar(name, np.mean([values[name] for values in others]))
     self._writer.flush()
 
   def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
     self._writer.close()
 
-  def _gradient_and_rest(self, seed):
+  def _gradient_and_others(self, seed):
     variables = [v.value for v in self.model.trainable_variables]
-    step = tf.cast(self.model.optimizer.iterations, tf.int32)
     with tf.GradientTape() as tape:
-      loss, rest = self.model.step_loss(self.batch, seed, step)
-    return gradients_of(tape, loss, variables), rest
+      values = self.model.step_metrics(self.batch, seed)
+    loss = values.pop('loss')
+    return gradients_of(tape, loss, variables), values

@@ -1,14 +1,16 @@
-"""Keras models of the paper's experiments."""
+"""Keras models with discrete latent variables, yours and the paper's."""
 
 from tfp_rb.models._pixels import binarize
 from tfp_rb.models.control_variate import ControlVariate
 from tfp_rb.models.estimator_layer import EstimatorLayer
+from tfp_rb.models.estimator_model import EstimatorModel
 from tfp_rb.models.moving_vae import MovingVAE
 from tfp_rb.models.semisupervised_vae import SemiSupervisedVAE
 
 __all__ = [
   'ControlVariate',
   'EstimatorLayer',
+  'EstimatorModel',
   'MovingVAE',
   'SemiSupervisedVAE',
   'binarize',

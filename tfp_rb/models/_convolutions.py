@@ -1,4 +1,4 @@
-"""Convolutions of few channels."""
+"""Convolutions with few channels."""
 
 import keras
 import numpy as np
@@ -8,8 +8,8 @@ from tfp_rb.models._layers import by_fan_in
 
 __all__ = ['Convolutions']
 
-# [block, pixel of it, pixel of the result, pixel of the kernel]: 1 where a
-# pixel of a block of two meets that of a kernel of three.
+# [block, pixel in the block, pixel of the result, pixel of the kernel]: 1 where
+# a pixel of a block of two meets a pixel of a kernel of three.
 _MEETING = np.zeros([2, 2, 2, 3], np.float32)
 for _block, _inside, _result in np.ndindex(2, 2, 2):
   if 0 <= 2 * _block + _inside - _result < 3:
@@ -18,21 +18,21 @@ for _block, _inside, _result in np.ndindex(2, 2, 2):
 
 @keras.saving.register_keras_serializable('tfp_rb')
 class Convolutions(keras.layers.Layer):
-  """Convolutions of 3 by 3 with ReLU, the last without, no padding.
+  """Convolutions of 3 by 3 without padding, with ReLU after all but the last.
 
-  Few channels use a processor badly. Where height and width are even, blocks of
-  2 by 2 pixels become channels from the first layer to the last: the same
-  numbers by convolutions of 2 by 2 with four times the channels, in a third
-  to a half of the time on a CPU.
+  Convolutions with few channels are slow. Where height and width are even, this
+  layer therefore turns blocks of 2 by 2 pixels into channels, and computes the
+  same numbers by convolutions of 2 by 2 with four times the channels. On a CPU
+  this takes a third to a half of the time.
   """
 
   def __init__(self, size, channels, **kwargs):
-    """Makes the layers, with the authors' initial weights.
+    """Makes the layers, initialised as in the authors' code.
 
     Args:
       size: Python `int`, height and width of the images.
-      channels: Channels of each layer.
-      **kwargs: As of every layer.
+      channels: Number of channels of each layer.
+      **kwargs: Arguments of `keras.Layer`.
     """
     super().__init__(**kwargs)
     self.settings = {'size': size, 'channels': tuple(channels)}
@@ -45,7 +45,7 @@ class Convolutions(keras.layers.Layer):
     self.built = True
 
   def call(self, images):
-    """Maps `[B, size, size]` to `[B, output_size**2]`, of the last channel."""
+    """Maps images `[B, size, size]` to outputs `[B, output_size**2]`."""
     is_even = self.settings['size'] % 2 == 0
     hidden = tf.cast(images, self.compute_dtype)[..., tf.newaxis]
     if is_even:
@@ -68,7 +68,7 @@ class Convolutions(keras.layers.Layer):
 
 
 def _of_blocks(kernel):
-  """The kernel between blocks of pixels, `[2, 2, 4 inputs, 4 outputs]`."""
+  """Returns the kernel between blocks, `[2, 2, 4 * inputs, 4 * outputs]`."""
   inputs, outputs = kernel.shape[2:]
   meeting = tf.cast(_MEETING, kernel.dtype)
   kernel = tf.einsum('apqk,brsl,klio->abpriqso', meeting, meeting, kernel)

@@ -23,9 +23,9 @@ class Frames:
     return tf.reshape(frames, [-1, self.num_locations])
 
   def place(self, digits, seed):
-    """Puts digits into frames, each anywhere.
+    """Puts each digit at a random place of its own frame.
 
-    As published, the last row and column in which it would fit are left out.
+    As in the authors' code, a digit never reaches the last row or column.
 
     Args:
       digits: `Tensor` of shape `[B, window, window]`.
@@ -44,7 +44,7 @@ class Frames:
     return self.paste(digits, locations), locations
 
   def paste(self, digits, locations):
-    """Empty frames but for digits about locations, cut off at the border.
+    """Returns empty frames with digits at locations, cropped at the border.
 
     Args:
       digits: `Tensor` of shape `[B, window, window]` or `[B, window**2]`.
@@ -53,7 +53,7 @@ class Frames:
     Returns:
       frames: `Tensor` of shape `[B, size, size]`.
     """
-    # [B, size, window]: which row of the digit is that of the frame.
+    # [B, size, window]: 1 where a row of the frame shows a row of the digit.
     rows, columns = (
       tf.one_hot(
         tf.range(self.size) - start[:, tf.newaxis],
@@ -68,13 +68,13 @@ class Frames:
     )
 
   def _starts(self, locations):
-    """First row and first column of the windows, `[m, B]` each."""
+    """Returns first row and first column of the windows, `[m, B]` each."""
     locations = tf.cast(locations, tf.int32)
     row, column = locations // self.size, locations % self.size
     return row - self.half, column - self.half
 
   def windows(self, frames, locations):
-    """The windows about locations; 0 beyond the frame.
+    """Returns the windows at locations, with 0 outside of the frame.
 
     Args:
       frames: `Tensor` of shape `[B, size, size]`.
@@ -99,7 +99,7 @@ class Frames:
     return tf.pad(frames, [[0, 0], [self.half, after], [self.half, after]])
 
   def is_inside(self, locations):
-    """Which pixels of the windows belong to the frame, 1 or 0.
+    """Returns 1 for the pixels of the windows that lie in the frame, else 0.
 
     Args:
       locations: `Tensor` of integers, `[m, B]`.
@@ -118,11 +118,11 @@ class Frames:
     return tf.reshape(inside, tf.concat([tf.shape(locations), [-1]], axis=0))
 
   def soft_windows(self, frames, weights):
-    """Weighted sums of the windows about all locations.
+    """Returns weighted sums of the windows at all locations.
 
-    A correlation of frames and weights, by Fourier transforms: the windows of
-    all locations are never there at once. (A grouped convolution gives the
-    same, in ten times the time on a CPU.)
+    They are correlations of frames and weights, computed by Fourier transforms,
+    so the windows of all locations are never in memory at once. (A grouped
+    convolution takes ten times as long on a CPU.)
 
     Args:
       frames: `Tensor` of shape `[B, size, size]`.
@@ -146,7 +146,7 @@ class Frames:
     )
 
   def distance(self, locations, others):
-    """How many pixels apart."""
+    """Returns the distance between locations in pixels."""
     apart = [
       tf.cast(a - b, tf.float32)
       for a, b in zip(

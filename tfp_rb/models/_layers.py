@@ -7,7 +7,7 @@ __all__ = ['ConcatDense', 'MLP', 'by_fan_in']
 
 
 def by_fan_in(fan_in):
-  """Initializers of a layer, uniform as those of the authors' PyTorch."""
+  """Returns uniform initializers of a layer, the defaults of PyTorch."""
   limit = fan_in**-0.5
   uniform = lambda: keras.initializers.RandomUniform(-limit, limit)
   return {'kernel_initializer': uniform(), 'bias_initializer': uniform()}
@@ -15,10 +15,10 @@ def by_fan_in(fan_in):
 
 @keras.saving.register_keras_serializable('tfp_rb')
 class ConcatDense(keras.layers.Layer):
-  """A dense layer of two inputs side by side, each taken for itself.
+  """A dense layer of two inputs that are computed separately.
 
-  `of_first(x) + of_second(y)` is `Dense(concat([x, y]))`: what depends on one
-  of them only need not be computed for every value of the other.
+  `of_first(x) + of_second(y)` equals `Dense(concat([x, y]))`, but the part that
+  depends on `x` alone is not computed again for every value of `y`.
   """
 
   def __init__(self, units, first_size, second_size, **kwargs):
@@ -37,14 +37,14 @@ class ConcatDense(keras.layers.Layer):
     self.built = True
 
   def of_first(self, x):
-    """The share of the first input, and the bias."""
+    """Returns the contribution of the first input, with the bias."""
     x, kernel, bias = (
       tf.cast(v, self.compute_dtype) for v in (x, self.first, self.bias)
     )
     return tf.linalg.matmul(x, kernel) + bias
 
   def of_second(self, y):
-    """The share of the second input."""
+    """Returns the contribution of the second input."""
     y, kernel = (tf.cast(v, self.compute_dtype) for v in (y, self.second))
     return tf.tensordot(y, kernel, axes=1)
 
@@ -60,7 +60,7 @@ class ConcatDense(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable('tfp_rb')
 class MLP(keras.layers.Layer):
-  """Dense layers with an activation, one without, of inputs of any rank."""
+  """Hidden dense layers and a linear one, for inputs of any rank."""
 
   def __init__(
     self,
@@ -82,7 +82,7 @@ class MLP(keras.layers.Layer):
       )
       for units, start in zip(hidden_units, starts[:-1], strict=True)
     ]
-    # What losses are made of is float32 under any policy.
+    # Losses are computed in float32 under any policy.
     self.layers.append(
       keras.layers.Dense(output_size, dtype='float32', **starts[-1])
     )

@@ -1,4 +1,4 @@
-"""Grey pixels made black or white."""
+"""Random binarization of grey images."""
 
 import tensorflow as tf
 
@@ -8,10 +8,10 @@ __all__ = ['binarize']
 
 
 def binarize(images: TensorLike, seed: StatelessSeed) -> tf.Tensor:
-  """Draws pixels, 0 or 1, in proportion to values of 0 to 255.
+  """Draws binary pixels with probability `images / 255`.
 
-  One random number of 32 bits serves two pixels: probabilities are right to
-  `2**-17`, those of 0 and 255 exactly.
+  One random number of 32 bits serves two pixels, so the probabilities are
+  accurate to `2**-17`; values of 0 and 255 are exact.
 
   Args:
     images: `Tensor` of integers, of any shape.
@@ -32,8 +32,8 @@ def binarize(images: TensorLike, seed: StatelessSeed) -> tf.Tensor:
   images = tf.convert_to_tensor(images)
   if not images.dtype.is_integer:
     raise TypeError(
-      '`images` must be integers of 0 to 255, but are of '
-      f'{images.dtype.name}. Multiply values of 0 to 1 by 255, and cast them.'
+      '`images` must be integers from 0 to 255; got '
+      f'{images.dtype.name}. Multiply values from 0 to 1 by 255, and cast them.'
     )
   size = tf.size(images)
 
@@ -46,8 +46,8 @@ def binarize(images: TensorLike, seed: StatelessSeed) -> tf.Tensor:
     limit = tf.cast(images, tf.float32) * (65536.0 / 255.0)
     return tf.cast(u + 0.5 < limit, tf.float32)
 
-  # A branch, so that XLA draws once: otherwise it would do so again in every
-  # kernel that reads the pixels, which took a sixth of a training step.
+  # A branch, so that XLA draws once. Otherwise it draws again in every kernel
+  # that reads the pixels, which took a sixth of a training step.
   return tf.cond(
     tf.reduce_any(images > 0),
     draw,

@@ -1,4 +1,4 @@
-"""A network for RELAX."""
+"""A network for the control variate of RELAX."""
 
 from typing import Any
 
@@ -12,10 +12,11 @@ __all__ = ['ControlVariate']
 
 @keras.saving.register_keras_serializable('tfp_rb')
 class ControlVariate(keras.layers.Layer):
-  """A control variate for `RELAX` that sees the image, not the atom alone.
+  """A control variate for `RELAX` that depends on the image and the atom.
 
-  Two hidden layers with ReLU, of which the image's share is computed once for
-  all atoms. `EstimatorLayer` gives it the images of each step.
+  It has two hidden layers with ReLU. The part that depends on the image alone
+  is computed once for all atoms. `estimator.bind(images)` passes the images of
+  each step.
 
   #### Examples
 
@@ -24,22 +25,22 @@ class ControlVariate(keras.layers.Layer):
   relax = tfp_rb.RELAX(network, temperature=0.5)
   images, atoms = tf.zeros([64, 784]), tf.zeros([3, 64, 10])
   network(atoms, images).shape  # ==> (3, 64)
-  relax.with_inputs(images)  # for `tfp_rb.expectation`, in each step
+  relax.bind(images)  # pass this to `tfp_rb.expectation` in each step
   ```
   """
 
   def __init__(
     self, input_size: int, atom_size: int, units: int = 128, **kwargs: Any
   ) -> None:
-    """Makes the network, and its variables.
+    """Makes the network and its variables.
 
     Args:
       input_size: Python `int`, the size of the images.
       atom_size: Python `int`, the size of the one-hot vectors.
       units: Python `int`, the size of each of the two hidden layers.
-      **kwargs: As of every layer.
+      **kwargs: Arguments of `keras.Layer`.
     """
-    # A squared gradient trains it: too much for half precision.
+    # It is trained on a squared gradient, which overflows in half precision.
     kwargs.setdefault('dtype', 'float32')
     super().__init__(**kwargs)
     self.sizes = (input_size, atom_size, units)

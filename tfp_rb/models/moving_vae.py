@@ -1,4 +1,4 @@
-"""The autoencoder with hard attention of the paper, section 5.4."""
+"""The autoencoder with hard attention of section 5.4 of the paper."""
 
 import functools
 import numbers
@@ -17,11 +17,11 @@ from tfp_rb.estimators.rao_blackwell import rao_blackwellize
 from tfp_rb.internal import random
 from tfp_rb.internal.checks import check_int
 from tfp_rb.internal.types import StatelessSeed
-from tfp_rb.models._base import EstimatorModel
 from tfp_rb.models._convolutions import Convolutions
 from tfp_rb.models._frames import Frames
 from tfp_rb.models._layers import MLP
 from tfp_rb.models._pixels import binarize
+from tfp_rb.models.estimator_model import EstimatorModel
 
 __all__ = ['MovingVAE']
 
@@ -30,33 +30,39 @@ tfd = tfp.distributions
 
 @keras.saving.register_keras_serializable('tfp_rb')
 class MovingVAE(EstimatorModel):
-  """A variational autoencoder of a digit somewhere in a frame.
+  """A variational autoencoder that first locates a digit in a frame.
 
   ```none
   q(l | x) = attention(x), over all pixels;  q(z | x, l) = N(encoder(window))
   p(x | l, z) = Bernoulli(decoder(z) in the window about l, 0 elsewhere)
   ```
 
-  Minimised is, with `f(x, l)` the negative bound given the location,
+  With `f(x, l)` the negative bound given the location, the loss is
 
   ```none
   E_q(l | x) f(x, l) - entropy_weight H(q(l | x))
   ```
 
-  which is the negative ELBO where the entropy weighs 1, but for a constant.
+  With `entropy_weight=1` this is the negative evidence lower bound, up to a
+  constant.
 
-  `f` gathers the windows at the atoms and evaluates them in one call. Outside
-  of its window it is a closed form in the number of lit pixels there.
+  `f` is called once and gathers the windows at all locations that the estimator
+  asks for. Outside of the window, the likelihood depends only on the number of
+  lit pixels.
 
-  `fit` takes a dataset of digits of values 0 to 255, `[B, window, window]`, or
-  `[S, B, window, window]` for `S` steps inside one compiled call. They are
-  binarized and placed anew at each step, at whole pixels. As published, the
-  last row and column in which they would fit are left out.
+  `fit` takes a dataset of digits `[B, window, window]` with values from 0 to
+  255, or `[S, B, window, window]` for `S` steps inside one compiled call. The
+  model binarizes the digits and places them anew at each step, at whole pixels.
+  As in the authors' code, a digit never reaches the last row or column.
 
-  `f` is not continuous between atoms: the encoder sees a mixture of windows,
-  but the decoder's image lies at the most probable of them. So estimators that
-  differentiate `f` there (`REBAR`, `MuProp`, `DARN`, `GumbelSoftmax` and
-  `ReinMax`) are biased with this model; `REINFORCE`, `NVIL`, `RELAX` are not.
+  Between two locations `f` is not continuous: the encoder sees a mixture of
+  windows, but the decoder's image lies at the most probable location. Therefore
+  estimators that differentiate `f` with respect to the location (`REBAR`,
+  `MuProp`, `DARN`, `GumbelSoftmax` and `ReinMax`) are biased with this model;
+  `REINFORCE`, `NVIL` and `RELAX` are not.
+
+  The metric `rest` is the mean probability of all locations but the most
+  probable one.
 
   #### Examples
 
@@ -70,6 +76,9 @@ class MovingVAE(EstimatorModel):
   sorted(history.history)  # ==> ['loss', 'rest']
   ```
   """
+
+  batch_rank = 3
+  metric_names = ('loss', 'rest')
 
   def __init__(
     self,
@@ -87,21 +96,28 @@ class MovingVAE(EstimatorModel):
     """Makes the model.
 
     Args:
-      estimator: A `GradientEstimator`. Default: the five most probable
-        locations are summed, and one other drawn, with REINFORCE+.
+      estimator: A `GradientEstimator`. Default:
+        `rao_blackwellize(REINFORCE(IndependentSample()), num_summed=5)`, which
+        sums the five most probable locations and draws another one.
       frame: Python `int`, height and width of the frames.
       window: Python `int`, height and width of the digits.
       latent_dim: Python `int`, the dimension of `z`.
-      hidden_units: Python `int`, of encoder and decoder.
-      channels: Python `int`, of the convolutions.
-      entropy_weight: Python `float`: 1 is correct, 64 the authors' code, which
-        multiplies the entropy by the size of the batch once too often. Or a
-        schedule of Keras by steps, e.g. from 256 to 1: a spread attention finds
-        the digits, and the loss is the correct one at the end.
-      epsilon: Python `float`, added to probabilities before their logarithm:
-        what an unexpected lit pixel costs.
-      seed: Python `int`, of the noise of all steps.
-      **kwargs: As of every model.
+      hidden_units: Python `int`, the size of the hidden layer of encoder and
+        decoder.
+      channels: Python `int`, the number of channels of the convolutions.
+      entropy_weight: Python `float`. 1 is correct; the authors' code amounts to
+        64, because it multiplies the entropy by the batch size once too often.
+        A Keras learning rate schedule is also accepted. One that falls from 256
+        to 1 lets a spread attention find the digits first and ends with the
+        correct loss.
+      epsilon: Python `float`, added to probabilities before taking logarithms.
+        An unexpected lit pixel costs `-log(epsilon)`.
+      seed: Python `int`, from which the seeds of all steps follow.
+      **kwargs: Arguments of `keras.Model`.
+
+    Raises:
+      TypeError: An argument has the wrong type.
+      ValueError: A number is out of range.
     """
     if estimator is None:
       estimator = rao_blackwellize(REINFORCE(IndependentSample()), num_summed=5)
@@ -110,39 +126,30 @@ class MovingVAE(EstimatorModel):
     window = check_int(window, 'window', minimum=1)
     if window > frame:
       raise ValueError(
-        f'`window` must be at most `frame`, {frame}, but is {window}. Pass the '
-        'height of the digits, and a frame in which they can move.'
+        f'`window` must be at most `frame`, which is {frame}; got {window}. '
+        'Pass the height of the digits, and a frame in which they can move.'
       )
     if not epsilon > 0.0:
       raise ValueError(
-        '`epsilon` must be positive, since an unexpected lit pixel costs '
-        f'-log(epsilon), but is {epsilon}. Pass e.g. 1e-8.'
+        '`epsilon` must be positive, because an unexpected lit pixel costs '
+        f'-log(epsilon); got {epsilon}. Pass, for example, 1e-8.'
       )
     if not isinstance(
       entropy_weight, (numbers.Real, schedules.LearningRateSchedule)
     ):
       raise TypeError(
-        '`entropy_weight` must be a number or a schedule of Keras, but is '
-        f'{entropy_weight!r}. Pass e.g. 1.0, or '
+        '`entropy_weight` must be a number or a Keras schedule; got '
+        f'{entropy_weight!r}. Pass, for example, 1.0, or '
         '`keras.optimizers.schedules.PolynomialDecay(256.0, num_steps, 1.0)`.'
       )
     if isinstance(entropy_weight, numbers.Real):
-      entropy_weight = float(entropy_weight)  # what can be saved
+      entropy_weight = float(entropy_weight)
       if not 0.0 <= entropy_weight < np.inf:
         raise ValueError(
-          '`entropy_weight` must be finite and not negative, but is '
+          '`entropy_weight` must be finite and not negative; got '
           f'{entropy_weight}. Pass 1.0 for the negative ELBO.'
         )
-    settings = {
-      'frame': frame,
-      'window': window,
-      'latent_dim': latent_dim,
-      'hidden_units': hidden_units,
-      'channels': channels,
-      'entropy_weight': entropy_weight,
-      'epsilon': epsilon,
-    }
-    super().__init__(estimator, seed, settings, **kwargs)
+    super().__init__(estimator, seed=seed, **kwargs)
     self.frames = Frames(frame, window)
     self.entropy_weight, self.epsilon = entropy_weight, epsilon
     # Without a warm start much depends on the start: it is the authors'.
@@ -153,31 +160,15 @@ class MovingVAE(EstimatorModel):
     self.decoder = network(latent_dim, [hidden_units], window**2)
     self._nelbo_metric = keras.metrics.Mean(name='negative_elbo')
     self._distance_metric = keras.metrics.Mean(name='distance')
-    self.built = True
-
-  def get_config(self) -> dict[str, Any]:
-    config = super().get_config()
-    weight = keras.saving.serialize_keras_object(self.entropy_weight)
-    return {**config, 'entropy_weight': weight}
-
-  @classmethod
-  def from_config(cls, config: dict[str, Any]) -> 'MovingVAE':
-    weight = config.get('entropy_weight', 1.0)
-    weight = keras.saving.deserialize_keras_object(weight)
-    return super().from_config({**config, 'entropy_weight': weight})
-
-  @property
-  def batch_rank(self) -> int:
-    return 3
 
   def call(self, frames: tf.Tensor) -> tf.Tensor:
-    """Log-probabilities of the locations, `[B, frame * frame]`."""
+    """Returns the log-probabilities of the locations, `[B, frame * frame]`."""
     return tf.nn.log_softmax(self.attention(self.convolutions(frames)))
 
   def negative_bound(
     self, frames: tf.Tensor, locations: tf.Tensor, seed: StatelessSeed
   ) -> tf.Tensor:
-    """`f(x, l)`: reconstruction and divergence, one draw of `z` each.
+    """Returns `f(x, l)`, the negative bound with one draw of `z`.
 
     Args:
       frames: Binary `Tensor` of shape `[B, frame, frame]`.
@@ -211,7 +202,7 @@ class MovingVAE(EstimatorModel):
     return divergence + self._reconstruction(frames, windows, inside, logits)
 
   def _reconstruction(self, frames, windows, inside, logits):
-    """Minus the log-likelihood of the whole frame."""
+    """Returns minus the log-likelihood of the whole frame."""
     # Pixels are 0 or 1, so one of the two logarithms is enough.
     probs = tf.sigmoid((2.0 * windows - 1.0) * logits)
     likelihood = inside * tf.math.log(probs + self.epsilon)
@@ -224,66 +215,69 @@ class MovingVAE(EstimatorModel):
     return -tf.reduce_sum(likelihood, axis=-1) - outside
 
   def losses_of(
-    self, frames: tf.Tensor, seed: StatelessSeed, step: int | tf.Tensor = 0
+    self,
+    frames: tf.Tensor,
+    seed: StatelessSeed,
+    step: int | tf.Tensor = 0,
+    estimator: GradientEstimator | None = None,
   ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The loss of each frame.
+    """Returns the loss of each frame.
 
     Args:
       frames: Binary `Tensor` of shape `[B, frame, frame]`.
       seed: Stateless seed, `int32[2]`.
-      step: The number of steps before, which schedules follow; of a trained
-        model `model.optimizer.iterations`.
+      step: The number of steps so far, which schedules follow; `model.step` for
+        a trained model.
+      estimator: A `GradientEstimator`. Default: the model's, at that step.
 
     Returns:
       losses: `Tensor` of shape `[B]`.
       log_probs: `Tensor` of shape `[B, frame * frame]`.
     """
+    if estimator is None:
+      estimator = self.estimator.at_step(step)
     atom_seed, noise_seed = random.split_seed(seed, n=2)
     log_probs = self(frames)
-    if self.estimator_layer.needs_vectors:
+    if estimator.needs_vectors:
       q = tfd.OneHotCategorical(logits=log_probs, dtype=tf.float32)
     else:
       q = tfd.Categorical(logits=log_probs)
 
     def f(locations):
-      if not self.estimator_layer.differentiates_f and q.event_shape.rank:
+      if not estimator.differentiates_f and q.event_shape.rank:
         locations = tf.argmax(locations, axis=-1, output_type=tf.int32)
       return self.negative_bound(frames, locations, noise_seed)
 
-    losses = expectation(
-      f,
-      q,
-      self.estimator_layer.at_step(step, self.frames.flat(frames)),
-      seed=atom_seed,
-    )
+    inputs = self.frames.flat(frames)
+    losses = expectation(f, q, estimator.bind(inputs), seed=atom_seed)
     entropy = -tf.reduce_sum(tf.exp(log_probs) * log_probs, axis=-1)
     weight = self.entropy_weight
     if isinstance(weight, schedules.LearningRateSchedule):
       weight = weight(step)
     return losses - weight * entropy, log_probs
 
-  def step_loss(
+  def compute_step_loss(
     self,
     batch: tuple[tf.Tensor, ...],
+    estimator: GradientEstimator,
     seed: StatelessSeed,
-    step: int | tf.Tensor,
-  ) -> tuple[tf.Tensor, tf.Tensor]:
+  ) -> dict[str, tf.Tensor]:
     digits = self._digits(batch)
     pixel_seed, place_seed, draw_seed = random.split_seed(seed, n=3)
     frames, _ = self.frames.place(binarize(digits, pixel_seed), place_seed)
-    losses, log_probs = self.losses_of(frames, draw_seed, step)
+    losses, log_probs = self.losses_of(frames, draw_seed, self.step, estimator)
     rest = 1.0 - tf.reduce_mean(tf.exp(tf.reduce_max(log_probs, axis=-1)))
-    return tf.reduce_mean(losses), rest
+    return {'loss': tf.reduce_mean(losses), 'rest': rest}
 
   def _digits(self, batch):
-    """The only element of a batch; of the right shape."""
+    """Returns the only element of a batch; raises if its shape is wrong."""
     size = self.frames.window
     if len(batch) != 1 or batch[0].shape[1:] != [size, size]:
       shapes = ', '.join(str(x.shape) for x in batch)
       raise ValueError(
-        f'The data must be digits of shape [batch, {size}, {size}] alone, or '
-        f'of that with one axis in front, but each batch is {shapes}. Reshape '
-        'them, and leave labels out.'
+        f'The data must be digits of shape [batch, {size}, {size}] without '
+        'labels, or stacks of them with one more dimension in front; got '
+        f'{shapes} for a batch. Reshape the digits and drop the labels.'
       )
     return batch[0]
 
@@ -301,24 +295,15 @@ class MovingVAE(EstimatorModel):
     return {m.name: m.result() for m in metrics}
 
   def reconstruct(self, frames: tf.Tensor) -> tf.Tensor:
-    """The means of the pixels, at the most probable location, without noise.
+    """Returns the mean image, with the digit at its most probable location.
 
     Args:
       frames: Binary `Tensor` of shape `[B, frame, frame]`.
 
     Returns:
-      images: `Tensor` of that shape, values 0 to 1.
+      images: `Tensor` of that shape, values from 0 to 1.
     """
     locations = tf.argmax(self(frames), axis=-1, output_type=tf.int32)
     windows = self.frames.windows(frames, locations[tf.newaxis])[0]
     mean, _ = tf.split(self.encoder(windows), 2, axis=-1)
     return self.frames.paste(tf.sigmoid(self.decoder(mean)), locations)
-
-  @property
-  def metrics(self) -> list[keras.Metric]:
-    return [
-      self._loss_metric,
-      self._rest_metric,
-      self._nelbo_metric,
-      self._distance_metric,
-    ]

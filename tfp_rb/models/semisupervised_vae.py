@@ -1,4 +1,4 @@
-"""The semi-supervised variational autoencoder of the paper, section 5.3."""
+"""The semi-supervised variational autoencoder of section 5.3 of the paper."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,9 +13,9 @@ from tfp_rb.estimators import REINFORCE, GradientEstimator
 from tfp_rb.estimators.rao_blackwell import rao_blackwellize
 from tfp_rb.internal import random
 from tfp_rb.internal.types import Seed, StatelessSeed, TensorLike
-from tfp_rb.models._base import EstimatorModel
 from tfp_rb.models._layers import MLP, ConcatDense
 from tfp_rb.models._pixels import binarize
+from tfp_rb.models.estimator_model import EstimatorModel
 
 __all__ = ['SemiSupervisedVAE']
 
@@ -24,29 +24,34 @@ tfd = tfp.distributions
 
 @keras.saving.register_keras_serializable('tfp_rb')
 class SemiSupervisedVAE(EstimatorModel):
-  """A variational autoencoder with a label, of which few are known.
+  """A variational autoencoder for images of which a few have labels.
 
   ```none
   p(y) = 1 / K,  p(z) = N(0, I),  p(x | y, z) = Bernoulli(decoder(y, z))
   q(y | x) = classifier(x),  q(z | x, y) = N(encoder(x, y))
   ```
 
-  Minimised is, with `f(x, y)` the negative bound given the label,
+  With `f(x, y)` the negative evidence lower bound given the label, the loss is
 
   ```none
   w E_unlabeled[ E_q(y | x) f(x, y) - H(q(y | x)) ]
     + (1 - w) E_labeled[ f(x, y) - alpha log q(y | x) ]
   ```
 
-  The gradient of the expectation over the label is that of `estimator`; the
-  entropy is exact. What does not depend on the label is computed once for an
-  image. `f` is evaluated at all atoms in one call.
+  `estimator` gives the gradient of the expectation over the label; the entropy
+  is exact. `f` is called once with all labels that the estimator asks for, and
+  the part of the encoder that depends on the image alone is computed once per
+  image.
 
-  `fit` takes a dataset of `(unlabeled, labeled, labels)`: images of values 0 to
-  255, `[B, 784]`, and integers. They are binarized anew at each step. With one
-  more axis in front, `[S, B, 784]`, the `S` steps run inside one compiled
-  call, which on a CPU halves their time. `evaluate` takes `(images, labels)`,
-  `predict` images; it returns log-probabilities of the labels.
+  `fit` takes a dataset of `(unlabeled, labeled, labels)`: images `[B, 784]`
+  with values from 0 to 255, and integers. The model binarizes the images anew
+  at each step. With one more dimension in front, `[S, B, 784]`, the `S` steps
+  run inside one compiled call, which takes half the time on a CPU. `evaluate`
+  takes `(images, labels)`. `predict` takes images and returns the
+  log-probabilities of the labels.
+
+  The metric `rest` is the mean probability of all labels but the most probable
+  one.
 
   #### Examples
 
@@ -62,6 +67,9 @@ class SemiSupervisedVAE(EstimatorModel):
   model.generate(labels=[3, 5]).shape  # ==> (2, 784)
   ```
   """
+
+  batch_rank = 2
+  metric_names = ('loss', 'rest')
 
   def __init__(
     self,
@@ -80,46 +88,41 @@ class SemiSupervisedVAE(EstimatorModel):
     """Makes the model.
 
     Args:
-      estimator: A `GradientEstimator`. Default: the most probable label is
-        summed and one other drawn, `rao_blackwellize(REINFORCE(), 1)`.
+      estimator: A `GradientEstimator`. Default:
+        `rao_blackwellize(REINFORCE(), num_summed=1)`, which sums the most
+        probable label and draws another one.
       latent_dim: Python `int`, the dimension of `z`: 8 in the authors' code, 5
         in the paper.
-      num_classes: Python `int`.
-      num_pixels: Python `int`.
+      num_classes: Python `int`, the number of labels `K`.
+      num_pixels: Python `int`, the number of pixels of an image.
       classifier_units: Sizes of the hidden layers of the classifier.
       hidden_units: Sizes of the hidden layers of encoder and decoder: two in
         the authors' code, one in the paper.
       unlabeled_weight: Python `float`, `w`: 0.9 in the authors' code (45,000 of
         50,000 images), 0.5 in the paper.
-      alpha: Python `float`.
-      share_noise: Python `bool`, whether the atoms of an image share the noise
+      alpha: Python `float`, the weight of the classification loss.
+      share_noise: Python `bool`, whether all labels of an image share the noise
         of `z`.
-      seed: Python `int`, of the noise of all steps.
-      **kwargs: As of every model.
+      seed: Python `int`, from which the seeds of all steps follow.
+      **kwargs: Arguments of `keras.Model`.
+
+    Raises:
+      TypeError: `estimator` is not a `GradientEstimator`.
+      ValueError: `unlabeled_weight` or `hidden_units` is out of range.
     """
     if estimator is None:
       estimator = rao_blackwellize(REINFORCE(), num_summed=1)
     if not 0.0 <= unlabeled_weight <= 1.0:
       raise ValueError(
-        '`unlabeled_weight` must be from 0 to 1, since labeled images weigh '
-        f'the rest, but is {unlabeled_weight}.'
+        '`unlabeled_weight` must be between 0 and 1; got '
+        f'{unlabeled_weight}. Labeled images get the remaining weight.'
       )
     if not hidden_units:
       raise ValueError(
-        '`hidden_units` must have at least one layer, of image and label '
-        'together, but is empty. Pass e.g. `(128,)`.'
+        '`hidden_units` must name at least one layer, in which image and label '
+        'meet; got none. Pass, for example, `(128,)`.'
       )
-    settings = {
-      'latent_dim': latent_dim,
-      'num_classes': num_classes,
-      'num_pixels': num_pixels,
-      'classifier_units': tuple(classifier_units),
-      'hidden_units': tuple(hidden_units),
-      'unlabeled_weight': unlabeled_weight,
-      'alpha': alpha,
-      'share_noise': share_noise,
-    }
-    super().__init__(estimator, seed, settings, **kwargs)
+    super().__init__(estimator, seed=seed, **kwargs)
     self.latent_dim, self.num_classes = latent_dim, num_classes
     self.num_pixels = num_pixels
     self.unlabeled_weight, self.alpha = unlabeled_weight, alpha
@@ -132,10 +135,16 @@ class SemiSupervisedVAE(EstimatorModel):
     self.decoder = MLP(first, others, num_pixels)
     self._nelbo_metric = keras.metrics.Mean(name='negative_elbo')
     self._accuracy_metric = keras.metrics.Mean(name='accuracy')
-    self.built = True
 
   def call(self, images: tf.Tensor) -> tf.Tensor:
-    """Log-probabilities of the labels, of images of values 0 to 1."""
+    """Returns the log-probabilities of the labels.
+
+    Args:
+      images: `Tensor` of shape `[B, pixels]`, values from 0 to 1.
+
+    Returns:
+      log_probs: `Tensor` of shape `[B, classes]`.
+    """
     return tf.nn.log_softmax(self.classifier(images))
 
   def negative_bound(
@@ -145,11 +154,12 @@ class SemiSupervisedVAE(EstimatorModel):
     labels: tf.Tensor,
     seed: StatelessSeed,
   ) -> tf.Tensor:
-    """`f(x, y)`: reconstruction and divergence, one draw of `z` each.
+    """Returns `f(x, y)`, the negative bound with one draw of `z`.
 
     Args:
       images: Binary `Tensor` of shape `[B, pixels]`.
-      image_part: Their share of the encoder's first layer, `[B, units]`.
+      image_part: Contribution of the images to the first layer of the encoder,
+        `encoder_input.of_first(images)`, `[B, units]`.
       labels: One-hot vectors, or points between them, `[m, B, classes]`.
       seed: Stateless seed, `int32[2]`.
 
@@ -180,21 +190,25 @@ class SemiSupervisedVAE(EstimatorModel):
     labels: tf.Tensor,
     seed: StatelessSeed,
     step: int | tf.Tensor = 0,
+    estimator: GradientEstimator | None = None,
   ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The two terms of the objective, for each image.
+    """Returns the two terms of the objective for each image.
 
     Args:
       unlabeled: Binary images, `[B, pixels]`.
       labeled: Binary images.
       labels: Their labels, integers.
       seed: Stateless seed, `int32[2]`.
-      step: The number of steps before.
+      step: The number of steps so far, which temperatures follow.
+      estimator: A `GradientEstimator`. Default: the model's, at that step.
 
     Returns:
       of_unlabeled: `Tensor` of shape `[B]`.
-      of_labeled: `Tensor`, one for each labeled image.
+      of_labeled: `Tensor`, one number for each labeled image.
       log_probs: `Tensor` of shape `[B, classes]`, of the unlabeled images.
     """
+    if estimator is None:
+      estimator = self.estimator.at_step(step)
     atom_seed, noise_seed, labeled_seed = random.split_seed(seed, n=3)
     # One product of matrices for all images.
     size = unlabeled.shape[0]
@@ -209,7 +223,7 @@ class SemiSupervisedVAE(EstimatorModel):
       ),
       # One-hot in floating point: for estimators that relax as well.
       tfd.OneHotCategorical(logits=log_probs, dtype=tf.float32),
-      self.estimator_layer.at_step(step, unlabeled),
+      estimator.bind(unlabeled),
       seed=atom_seed,
     )
     of_unlabeled += tf.reduce_sum(tf.exp(log_probs) * log_probs, axis=-1)
@@ -222,17 +236,17 @@ class SemiSupervisedVAE(EstimatorModel):
     )
     return of_unlabeled, of_labeled, log_probs
 
-  def step_loss(
+  def compute_step_loss(
     self,
     batch: tuple[tf.Tensor, ...],
+    estimator: GradientEstimator,
     seed: StatelessSeed,
-    step: int | tf.Tensor,
-  ) -> tuple[tf.Tensor, tf.Tensor]:
+  ) -> dict[str, tf.Tensor]:
     if len(batch) != 3:
       raise ValueError(
-        'The data must be triples (unlabeled images, labeled images, labels), '
-        f'but each batch has {len(batch)} elements. Pass a `tf.data.Dataset` '
-        'of triples.'
+        'The data must be triples (unlabeled images, labeled images, labels); '
+        f'got {len(batch)} elements in each batch. Pass a `tf.data.Dataset` of '
+        'triples.'
       )
     unlabeled, labeled, labels = batch
     self._check(unlabeled, None, 'unlabeled')
@@ -243,19 +257,19 @@ class SemiSupervisedVAE(EstimatorModel):
       for x, s in zip((unlabeled, labeled), pixel_seeds, strict=True)
     )
     of_unlabeled, of_labeled, log_probs = self.losses_of(
-      unlabeled, labeled, labels, draw_seed, step
+      unlabeled, labeled, labels, draw_seed, estimator=estimator
     )
     loss = self.unlabeled_weight * tf.reduce_mean(of_unlabeled)
     loss += (1.0 - self.unlabeled_weight) * tf.reduce_mean(of_labeled)
     rest = 1.0 - tf.reduce_mean(tf.exp(tf.reduce_max(log_probs, axis=-1)))
-    return loss, rest
+    return {'loss': loss, 'rest': rest}
 
   def _check(self, images, labels, name, name_of_labels=None):
     if images.shape.rank != 2 or images.shape[-1] != self.num_pixels:
       raise ValueError(
-        f'`{name}` must be images of shape [batch, {self.num_pixels}], or of '
-        f'that with one axis in front, but each batch is {images.shape}. '
-        'Reshape them.'
+        f'`{name}` must be images of shape [batch, {self.num_pixels}], or '
+        f'stacks of them with one more dimension in front; got {images.shape} '
+        'for a batch. Reshape them.'
       )
     if labels is None:
       return
@@ -263,9 +277,9 @@ class SemiSupervisedVAE(EstimatorModel):
     is_vector = labels.shape.rank == 1 and labels.dtype.is_integer
     if not is_vector or len(sizes) > 1:
       raise ValueError(
-        f'`{name_of_labels}` must be integers of shape [batch], as many as '
-        f'there are images, but each batch is {labels.dtype.name} of shape '
-        f'{labels.shape}, and images are {images.shape}.'
+        f'`{name_of_labels}` must be integers of shape [batch], one for each '
+        f'image; got {labels.dtype.name} of shape {labels.shape} for images of '
+        f'shape {images.shape}.'
       )
 
   def predict_step(self, data: tf.Tensor | tuple[tf.Tensor, ...]) -> tf.Tensor:
@@ -280,8 +294,8 @@ class SemiSupervisedVAE(EstimatorModel):
   ) -> dict[str, tf.Tensor]:
     if not isinstance(data, tuple) or len(data) != 2:
       raise ValueError(
-        'The data must be pairs (images, labels) to evaluate the model by, '
-        f'but each batch is {data!r}. Pass a `tf.data.Dataset` of pairs.'
+        '`evaluate` needs pairs (images, labels); got batches of the form '
+        f'{data!r}. Pass a `tf.data.Dataset` of pairs.'
       )
     images, labels = data
     self._check(images, labels, 'images', 'labels')
@@ -302,15 +316,19 @@ class SemiSupervisedVAE(EstimatorModel):
   def generate(
     self, labels: TensorLike, z: TensorLike | None = None, seed: Seed = None
   ) -> tf.Tensor:
-    """The means of the pixels, given labels.
+    """Returns images of given labels, the means of their pixels.
 
     Args:
       labels: Integers of shape `[n]`, or one integer.
-      z: Floating-point `Tensor` of shape `[n, latent_dim]`. Default: drawn.
+      z: Floating-point `Tensor` of shape `[n, latent_dim]`. Default: drawn from
+        the prior.
       seed: Stateless seed, `int32[2]`, of that draw.
 
     Returns:
-      images: `Tensor` of shape `[n, pixels]`, values 0 to 1.
+      images: `Tensor` of shape `[n, pixels]`, values from 0 to 1.
+
+    Raises:
+      ValueError: `labels` are out of range, or `z` has the wrong shape.
     """
     labels = tf.reshape(labels, [-1])
     known = tf.get_static_value(labels)
@@ -318,7 +336,7 @@ class SemiSupervisedVAE(EstimatorModel):
       (known >= 0) & (known < self.num_classes)
     ):
       raise ValueError(
-        f'`labels` must be from 0 to {self.num_classes - 1}, but are {known}.'
+        f'`labels` must lie between 0 and {self.num_classes - 1}; got {known}.'
       )
     labels = tf.one_hot(labels, self.num_classes)
     if z is None:
@@ -329,7 +347,7 @@ class SemiSupervisedVAE(EstimatorModel):
     z = tf.cast(z, tf.float32)
     if z.shape[-1] != self.latent_dim or z.shape.rank != 2:
       raise ValueError(
-        f'`z` must have the shape [n, {self.latent_dim}], but has {z.shape}.'
+        f'`z` must have shape [n, {self.latent_dim}]; got {z.shape}.'
       )
     return tf.sigmoid(self._decode(z, labels))
 
@@ -337,12 +355,3 @@ class SemiSupervisedVAE(EstimatorModel):
     hidden = self.decoder_input.of_first(z)
     hidden += self.decoder_input.of_second(labels)
     return self.decoder(tf.nn.relu(hidden))
-
-  @property
-  def metrics(self) -> list[keras.Metric]:
-    return [
-      self._loss_metric,
-      self._rest_metric,
-      self._nelbo_metric,
-      self._accuracy_metric,
-    ]
