@@ -732,8 +732,8 @@ def may_be_dynamic(case):
     and num_sites_axes < len(problem.batch)
     # The library cannot know that such a shift repeats nothing.
     and not is_refused
-    # TFP cannot tell the shape of a batch that it has reshaped.
-    and 'BatchReshape' not in names[:-1]
+    # TFP forgets the shape of a batch that it has rearranged.
+    and not {'BatchReshape', 'BatchBroadcast'} & {*names[:-1]}
   )
 
 

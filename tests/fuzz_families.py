@@ -225,8 +225,9 @@ def _bernoulli_table(p):
 def _bernoulli_scores(p, z, settings):
   del settings
   if 'logits' in p:
-    s = special.expit(p['logits'])
-    return {'logits': (z - s, z + s)}
+    first = z * special.expit(-p['logits'])
+    second = (1.0 - z) * special.expit(p['logits'])
+    return {'logits': (first - second, first + second)}
   probs = p['probs']
   inside = (probs > 0.0) & (probs < 1.0)
   safe = np.where(inside, probs, 0.5)
@@ -335,8 +336,9 @@ def _times(count, log_mass):
 def _coin_scores(p, successes, failures):
   """Derivative of `successes log p + failures log(1 - p)`."""
   if 'logits' in p:
-    s = special.expit(p['logits'])
-    first, second = successes * (1.0 - s), failures * s
+    # Not `1 - expit(x)`, which has no digits left where the coin is certain.
+    first = successes * special.expit(-p['logits'])
+    second = failures * special.expit(p['logits'])
     return {'logits': (first - second, first + second)}
   probs = np.clip(p['probs'], 1e-300, 1.0)
   with np.errstate(divide='ignore', invalid='ignore'):
