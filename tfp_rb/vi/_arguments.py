@@ -1,8 +1,9 @@
-"""What a variational loss is given: checks, and what stands in for None."""
+"""Arguments of a variational loss: checks, and the default estimator."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import contextlib
 import inspect
+from typing import Any
 
 import tensorflow as tf
 import tensorflow_probability as tfp
@@ -10,10 +11,11 @@ import tensorflow_probability as tfp
 from tfp_rb import baselines
 from tfp_rb.designs import whole_of
 from tfp_rb.estimators import REINFORCE
-from tfp_rb.estimators.base import check_estimator
+from tfp_rb.estimators.base import GradientEstimator, check_estimator
 from tfp_rb.estimators.local_expectation import local_expectation
 from tfp_rb.estimators.rao_blackwell import rao_blackwellize
 from tfp_rb.internal import checks
+from tfp_rb.internal.types import Distribution, StatelessSeed
 
 __all__ = [
   'call_target',
@@ -23,15 +25,20 @@ __all__ = [
   'estimator_for',
 ]
 
-MOST_SYMBOLS = 16
+MOST_SYMBOLS = 16  # per site, up to which the default sums all of them
 
 tfd = tfp.distributions
 
 
 def check_arguments(
-  target, surrogate, discrepancy_fn, estimator, stopped, exact
-):
-  """Raises unless the arguments of a loss are what they have to be."""
+  target: Any,
+  surrogate: Any,
+  discrepancy_fn: Any,
+  estimator: Any,
+  stopped: Any,
+  exact: bool,
+) -> None:
+  """Raises if an argument of a loss is of the wrong kind."""
   for argument, name in (
     (target, 'target_log_prob_fn'),
     (discrepancy_fn, 'discrepancy_fn'),
@@ -45,6 +52,7 @@ def check_arguments(
       '`surrogate_posterior` must be a `tfp.distributions.Distribution`, but '
       f'is {surrogate!r}. Pass the distribution itself.'
     )
+  # Users of `tfp.vi` may pass an entry of TFP's enumeration.
   if isinstance(estimator, tfp.vi.GradientEstimators):
     raise TypeError(
       '`gradient_estimator` must be a `tfp_rb.GradientEstimator`, but is '
@@ -78,9 +86,12 @@ def check_arguments(
 
 
 def check_discrete_arguments(
-  importance_sample_size, discrepancy_fn, estimator, stopped
-):
-  """Raises what does not go with discrete parts."""
+  importance_sample_size: Any,
+  discrepancy_fn: Callable[[tf.Tensor], tf.Tensor],
+  estimator: GradientEstimator | None,
+  stopped: Distribution | None,
+) -> None:
+  """Raises if an argument is not supported with discrete parts."""
   if tf.get_static_value(importance_sample_size) != 1:
     raise ValueError(
       '`importance_sample_size` must be 1 for a `surrogate_posterior` with '
@@ -92,12 +103,15 @@ def check_discrete_arguments(
     )
   if discrepancy_fn is tfp.vi.kl_reverse:
     return
+  # The terms that a stopped density leaves out have mean 0 only for the
+  # reverse divergence.
   if stopped is not None:
     raise ValueError(
       '`stopped_surrogate_posterior` must be None unless `discrepancy_fn` is '
       f'`tfp.vi.kl_reverse`, but `discrepancy_fn` is {discrepancy_fn!r}, for '
       'which the gradient would be biased. Leave it out.'
     )
+  # Such estimators do not use the signal F + dF/dlog q.
   if estimator is not None and estimator.differentiates_f:
     kind = type(estimator.unwrap()).__name__
     raise ValueError(
@@ -108,15 +122,17 @@ def check_discrete_arguments(
     )
 
 
-def call_target(function, sample, seed):
-  """Calls the target as TFP does."""
+def call_target(
+  function: Callable[..., Any], sample: Any, seed: StatelessSeed
+) -> Any:
+  """Calls the target in the way TFP does."""
   further = {}
   with contextlib.suppress(TypeError, ValueError):  # a builtin has none
     if 'seed' in inspect.signature(function).parameters:
       further = {'seed': seed}
   if isinstance(sample, Mapping):
     return function(**sample, **further)
-  # A named tuple stays whole, except for those that joint distributions make.
+  # A named tuple is one argument, unless a joint distribution made it.
   is_spread = not hasattr(sample, '_fields') or hasattr(
     sample, '_tfp_nest_expansion_force_args'
   )
@@ -125,7 +141,16 @@ def call_target(function, sample, seed):
   return function(sample, **further)
 
 
-def check_target(result, expected):
+def check_target(result: Any, expected: tf.TensorShape) -> tf.Tensor:
+  """Returns the result of the target as a `Tensor`, or raises if it is wrong.
+
+  Args:
+    result: The result of `target_log_prob_fn`.
+    expected: `tf.TensorShape`, `[m] + batch_shape`.
+
+  Returns:
+    log_prob: Floating-point `Tensor`.
+  """
   if result is None:
     raise TypeError(
       '`target_log_prob_fn` must return a Tensor, but returned None. Add a '
@@ -147,13 +172,18 @@ def check_target(result, expected):
   return result
 
 
-def estimator_for(discrete, estimator, sample_size):
+def estimator_for(
+  discrete: Distribution,
+  estimator: GradientEstimator | None,
+  sample_size: int | None,
+) -> GradientEstimator:
   """Returns the estimator of the expectation over the discrete parts.
 
   Args:
     discrete: A discrete distribution.
-    estimator: A `GradientEstimator`, or `None` for a good one.
-    sample_size: Python `int`, how many draws it makes, or `None` for its own.
+    estimator: A `GradientEstimator`, or `None` for the default.
+    sample_size: Python `int`, the number of draws, or `None` for the number of
+      the estimator.
 
   Returns:
     estimator: A `GradientEstimator`.
@@ -166,12 +196,12 @@ def estimator_for(discrete, estimator, sample_size):
   return estimator.replace(num_samples=num_samples)
 
 
-def _default_estimator(discrete):
-  """A good estimator where none is given.
+def _default_estimator(discrete: Distribution) -> GradientEstimator:
+  """Returns the default estimator for a distribution.
 
-  The symbols of a site are all summed if they are few: what is left is the
-  noise of the other sites. Draws of single sites would be no better than as
-  many joint ones (`examples/benchmarks/many_sites.py`).
+  If a site has few symbols, all are summed, and only the noise of the other
+  sites is left. Draws of single sites would be no better than the same number
+  of joint draws (`examples/benchmarks/many_sites.py`).
 
   Args:
     discrete: A discrete distribution.
@@ -180,12 +210,12 @@ def _default_estimator(discrete):
     estimator: A `GradientEstimator`.
   """
   estimator = REINFORCE(baselines.LeaveOneOut(), num_samples=2)
+  # The batch shape of a group of S sites is batch_shape + [S].
   groups = [group.partition for group in whole_of(discrete).sites()]
-  # Parts of one site each are few, and are summed jointly.
+  # If every part is a single site, there are few, and they are summed jointly.
   if not any(group.batch_shape[-1] > 1 for group in groups):
     return rao_blackwellize(estimator, num_summed=1)
-  numbers = [group.num_values for group in groups]
-  num_symbols = MOST_SYMBOLS // 2
-  if None not in numbers and max(numbers) <= MOST_SYMBOLS:
-    num_symbols = max(numbers)
+  # The number of values is `None` for an infinite support.
+  largest = max(group.num_values or MOST_SYMBOLS + 1 for group in groups)
+  num_symbols = largest if largest <= MOST_SYMBOLS else MOST_SYMBOLS // 2
   return local_expectation(estimator, num_summed=num_symbols)

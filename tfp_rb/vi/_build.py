@@ -1,8 +1,8 @@
 """Trainable mean-field surrogates of models with discrete parts."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -17,9 +17,9 @@ __all__ = ['build_factored_surrogate_posterior']
 tfb = tfp.bijectors
 tfd = tfp.distributions
 
-_NUM_DRAWS = 16
-_NOISE = 1e-2
-_SMOOTHING = 1e-3  # mass added in all, so that no logit starts at -inf
+_NUM_DRAWS = 16  # joint prior draws over which marginals are averaged
+_NOISE = 1e-2  # standard deviation of the noise added to the logits
+_SMOOTHING = 1e-3  # total mass added, so that no logit starts at -inf
 
 
 def build_factored_surrogate_posterior(
@@ -30,8 +30,8 @@ def build_factored_surrogate_posterior(
 ) -> Distribution:
   """Builds a trainable surrogate whose parts are independent.
 
-  As the function of this name in `tfp.experimental.vi`, but of a model instead
-  of its event shape, and for models that also have discrete parts:
+  This is the function of the same name in `tfp.experimental.vi`, for models
+  that also have discrete parts. It takes the model instead of its event shape:
 
   ```none
   Bernoulli, ProbitBernoulli                           -> Bernoulli
@@ -42,39 +42,42 @@ def build_factored_surrogate_posterior(
   Geometric, NegativeBinomial, Poisson, Zipf,
     PoissonLogNormalQuadratureCompound,
     ZeroInflatedNegativeBinomial                       -> NegativeBinomial
-  continuous, by the default event-space bijector      -> Normal
+  continuous, with the default event-space bijector    -> Normal
   ```
 
   Parts may be wrapped in `Independent`, `Sample` and `BatchBroadcast`. Shapes
-  and dtype are those of the part (of an auto-batched model all but
-  `batch_ndims` dimensions are event); each variable has parameters of its own.
+  and dtype are those of the part (in an auto-batched model all but
+  `batch_ndims` dimensions belong to the event). Each variable has its own
+  parameters.
 
-  Discrete parts start at their prior marginal, averaged over 16 joint draws (so
-  at the prior itself, if they depend on no other part): finite ones at its
-  probabilities, counts at its mean and its ratio of variance to mean, at least
-  1.1. Noise of stddev 0.01 is added to the logits, since components of a
-  mixture that start alike have equal gradients and stay alike. Continuous parts
-  start at a random `loc`, as in TFP; a bijector that depends on other parts, as
-  of `Uniform(0., x)`, is fixed at one prior draw.
+  Discrete parts start at their prior marginal, averaged over 16 joint draws (at
+  the prior itself, if they depend on no other part). Finite parts start at its
+  probabilities, counts at its mean and its ratio of variance to mean, which is
+  at least 1.1. Noise with standard deviation 0.01 is added to the logits,
+  because components of a mixture that start equal have equal gradients and stay
+  equal. Continuous parts start at a random `loc`, as in TFP. A bijector that
+  depends on other parts, as that of `Uniform(0., x)`, is fixed at one prior
+  draw.
 
   Args:
     model: `tfd.JointDistribution*`, or one with parts pinned by its
       `experimental_pin`, or any other `tfd.Distribution`.
     shifts: Optional `dict` from names of counts to their least values, numbers
-      or `Tensor`s that broadcast to a draw; an abundance, for example, is at
-      least the number seen. The mean starts at least 1 above.
+      or `Tensor`s that broadcast to a draw. An abundance, for example, is at
+      least the number seen. The mean starts at least 1 above the shift.
     seed: As in TFP: `int32[2]`, or an `int` or `None` for a stateful one.
     name: Python `str`, prefixed to the ops created here.
 
   Returns:
-    surrogate: `tfd.JointDistributionNamed` or `Sequential`, of the structure of
-      the unpinned parts, as `model.unnormalized_log_prob` takes it; a plain
+    surrogate: `tfd.JointDistributionNamed` or `Sequential`, with the structure
+      of the unpinned parts, as `model.unnormalized_log_prob` takes it; a plain
       `tfd.Distribution` if `model` is one.
 
   Raises:
-    TypeError: `model` is no distribution, or a count has an integer dtype.
-    ValueError: A part has no surrogate, as a `Multinomial`; or its largest
-      value depends on other parts; or `shifts` names what is no count.
+    TypeError: `model` is not a distribution, or a count has an integer dtype.
+    ValueError: A part has no surrogate, such as a `Multinomial`; or its largest
+      value depends on other parts; or `shifts` names a part that is not a
+      count.
 
   #### Examples
 
@@ -100,6 +103,7 @@ def build_factored_surrogate_posterior(
       f'but is {model!r}. Pass, for example, `tfd.JointDistributionNamed(...)`.'
     )
   *draw_seeds, seed = split_seed(seed, n=_NUM_DRAWS + 1)
+  # For each part a list of its distribution in each of the joint draws.
   if not isinstance(joint, tfd.JointDistribution):
     priors, batch_ndims = {joint.name: [joint]}, None
   else:
@@ -121,13 +125,15 @@ def build_factored_surrogate_posterior(
     }
   if not isinstance(joint, tfd.JointDistribution):
     return parts[joint.name]
+  # The structure of the unpinned parts: a dictionary, a tuple or a list.
   structure = type(model.dtype)
   if isinstance(model.dtype, dict) or hasattr(structure, '_fields'):
     return tfd.JointDistributionNamed(structure(**parts))
   return tfd.JointDistributionSequential(structure(parts.values()))
 
 
-def _by_name(joint, parts):
+def _by_name(joint: Distribution, parts: Any) -> dict[str, Distribution]:
+  """Returns the parts of a joint distribution as a dictionary."""
   if isinstance(parts, dict):
     return parts
   is_tuple = hasattr(parts, '_fields')
@@ -139,24 +145,32 @@ class _Part(NamedTuple):
   """A part of the model."""
 
   name: str
-  priors: list  # its distribution in each of the joint draws
-  shift: object  # as the user gave it, or None
+  priors: list[Distribution]  # its distribution in each of the joint draws
+  shift: TensorLike | None  # as the user gave it
   seed: tf.Tensor
 
-  def average(self, function):
+  def average(self, function: Callable[[Distribution], tf.Tensor]) -> tf.Tensor:
+    """Returns the mean of a function over the joint draws."""
     return tf.add_n([function(d) for d in self.priors]) / len(self.priors)
 
-  def trainable(self, logits):
+  def trainable(self, logits: tf.Tensor) -> tf.Variable:
+    """Returns a variable that starts near the given logits."""
     noise = tf.random.stateless_normal(logits.shape, self.seed, 0.0, _NOISE)
     return tf.Variable(logits + tf.cast(noise, logits.dtype), name=self.name)
 
-  def trainable_share(self, total_count):  # logits of the mean, as a share
+  def trainable_share(self, total_count: Any) -> tf.Variable:
+    """Returns logits whose probability is `mean / total_count`."""
     mean = self.average(lambda d: d.mean())
     probs = (mean + _SMOOTHING) / (total_count + 2.0 * _SMOOTHING)
     return self.trainable(tf.math.log(probs) - tf.math.log1p(-probs))
 
 
-def _build(part, batch_ndims):
+# Takes a part, and its prior without `Independent` and the like.
+_Builder: TypeAlias = Callable[[_Part, Distribution], Distribution]
+
+
+def _build(part: _Part, batch_ndims: int | None) -> Distribution:
+  """Returns the surrogate of a part, with the batch and event of the part."""
   d = part.priors[0]
   build = _builder_of(d)
   surrogate = build(part, _unwrapped(d))
@@ -164,40 +178,49 @@ def _build(part, batch_ndims):
   event_ndims = surrogate.batch_shape.rank - batch_ndims
   if event_ndims == 0 and build is not _continuous:
     return surrogate.copy(name=part.name)
-  # A copy of TFP's surrogates would lose their variables.
+  # A copy of TFP's surrogates would lose their variables, so the wrapper names
+  # a continuous part even if `event_ndims` is 0.
   return tfd.Independent(surrogate, event_ndims, name=part.name)
 
 
-def _builder_of(d):
-  return _BUILDERS.get(_kind_of(_unwrapped(d)), _continuous)
+def _builder_of(d: Distribution) -> _Builder:
+  kind = _kind_of(_unwrapped(d))
+  return _continuous if kind is None else _BUILDERS.get(kind, _continuous)
 
 
-def _is_count(d):
+def _is_count(d: Distribution) -> bool:
   return _kind_of(_unwrapped(d)) in ('counts', 'ranks')
 
 
-def _kind_of(d):
-  """What the values are, as the registry says; `None` if unknown."""
+def _kind_of(d: Distribution) -> str | None:
+  """Returns the kind of values that is registered for a family, or `None`."""
   family = family_of(d)
   return None if family is None else family.kind
 
 
-def _unwrapped(d):
+def _unwrapped(d: Distribution) -> Distribution:
+  """Returns the distribution inside `Independent`, `Sample` and the like."""
   return _unwrapped(d.distribution) if _kind_of(d) == 'wrapped' else d
 
 
-def _rewrapped(d, function):  # `function(unwrapped d)`, wrapped as `d` is
+def _rewrapped(
+  d: Distribution, function: Callable[[Distribution], Distribution]
+) -> Distribution:
+  """Applies `function` to the distribution inside the wrappers of `d`."""
   if _kind_of(d) == 'wrapped':
     return d.copy(distribution=_rewrapped(d.distribution, function))
   return function(d)
 
 
-def _bernoulli(part, base):
+def _bernoulli(part: _Part, base: Distribution) -> Distribution:
   return tfd.Bernoulli(logits=part.trainable_share(1.0), dtype=base.dtype)
 
 
-def _binomial(part, base):
-  def total_count(q):
+def _binomial(part: _Part, base: Distribution) -> Distribution:
+  del base
+
+  # The wrappers broadcast and repeat the mean, hence also the count.
+  def total_count(q: Distribution) -> Distribution:
     return tfd.Deterministic(tf.broadcast_to(q.total_count, q.batch_shape))
 
   n, *others = (_rewrapped(d, total_count).mean() for d in part.priors)
@@ -210,9 +233,12 @@ def _binomial(part, base):
   return tfd.Binomial(n, logits=part.trainable_share(n))
 
 
-def _logits_of_labels(part):
-  def one_hot(q):
-    is_ordinal = hasattr(q, 'categorical_probs')
+def _logits_of_labels(part: _Part) -> tf.Variable:
+  """Returns logits that start at the averaged prior probabilities."""
+
+  # The mean of one-hot vectors holds the probabilities.
+  def one_hot(q: Distribution) -> Distribution:
+    is_ordinal = hasattr(q, 'categorical_probs')  # as `OrderedLogistic`
     probs = q.categorical_probs() if is_ordinal else q.probs_parameter()
     return tfd.OneHotCategorical(probs=probs)
 
@@ -220,19 +246,22 @@ def _logits_of_labels(part):
   return part.trainable(tf.math.log(probs + _SMOOTHING / probs.shape[-1]))
 
 
-def _categorical(part, base):
+def _categorical(part: _Part, base: Distribution) -> Distribution:
   return tfd.Categorical(logits=_logits_of_labels(part), dtype=base.dtype)
 
 
-def _one_hot_categorical(part, base):
+def _one_hot_categorical(part: _Part, base: Distribution) -> Distribution:
   return tfd.OneHotCategorical(logits=_logits_of_labels(part), dtype=base.dtype)
 
 
-def _finite_discrete(part, base):
+def _finite_discrete(part: _Part, base: Distribution) -> Distribution:
   return tfd.FiniteDiscrete(base.outcomes, logits=_logits_of_labels(part))
 
 
-def _counts(part, base, start=0.0):
+def _counts(
+  part: _Part, base: Distribution, start: float = 0.0
+) -> Distribution:
+  """Returns a negative binomial with the moments of the prior, from `start`."""
   if not base.dtype.is_floating:
     raise TypeError(
       f'{part.name!r} must have a floating-point dtype, as its surrogate has, '
@@ -241,11 +270,12 @@ def _counts(part, base, start=0.0):
   mean = part.average(lambda d: d.mean())
   variance = part.average(lambda d: d.variance() + d.mean() ** 2) - mean**2
   mean = tf.maximum(mean - start, 0.05)
-  # A heavy tail, as of `Zipf`, may have no moments: a geometric law then.
+  # A heavy tail, as that of `Zipf`, may have no moments. An excess that equals
+  # the mean makes the law geometric.
   mean = tf.where(mean < np.inf, mean, tf.ones_like(mean))
   excess = tf.where(variance < np.inf, variance / mean - 1.0, mean)
-  # The variance is `mean (1 + excess)`, `total_count` is `mean / excess`: at an
-  # excess of 0, a Poisson law, it would be infinite.
+  # The variance is `mean (1 + excess)` and `total_count` is `mean / excess`,
+  # which would be infinite at an excess of 0, a Poisson law.
   excess = tf.clip_by_value(excess, 0.1, 10.0 * mean)
   shift = tf.cast(start if part.shift is None else part.shift, mean.dtype)
   shift = tf.broadcast_to(tf.maximum(tf.math.ceil(shift), start), mean.shape)
@@ -258,10 +288,11 @@ def _counts(part, base, start=0.0):
   return tfb.Shift(shift)(surrogate) if is_shifted else surrogate
 
 
-def _continuous(part, base):
+def _continuous(part: _Part, base: Distribution) -> Distribution:
+  """Returns TFP's surrogate, a transformed normal."""
   d, bijector, cause = part.priors[0], None, None
   if isinstance(base, tfd.Deterministic | tfd.VectorDeterministic):
-    return d  # there is nothing to fit; TFP's `tfb.Pad` fails with NumPy 2.4
+    return d  # There is nothing to fit; TFP's `tfb.Pad` fails with NumPy 2.4.
   try:
     if isinstance(base, tfd.Dirichlet | tfd.RelaxedOneHotCategorical):
       # TFP's default, `tfb.SoftmaxCentered`, fails with NumPy 2.4.
@@ -281,8 +312,8 @@ def _continuous(part, base):
   )
 
 
-# By what the values are, see `Family.kind`.
-_BUILDERS = {
+# The keys are the kinds of values of `Family.kind`.
+_BUILDERS: dict[str, _Builder] = {
   'bits': _bernoulli,
   'successes': _binomial,
   'labels': _categorical,

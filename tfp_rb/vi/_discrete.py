@@ -1,22 +1,25 @@
-"""Several discrete variables, each given those before it, as one.
+"""Several discrete variables, each given the previous ones, as one variable.
 
-The best values are found by a beam: of each of the `k` best beginnings the `k`
-best continuations are listed, and the `k` best of these kept. They need not be
-the `k` most probable values, but any set leaves an estimator unbiased.
+A beam search finds the best values: it lists the `k` best continuations of each
+of the `k` best beginnings, and keeps the `k` best of these. They need not be
+the `k` most probable values, but an estimator is unbiased with any set.
 
-The rest is a disjoint union of cells, each with its later variables free: the
-continuations that were listed but not kept, and for each beginning those that
-were not listed. Their masses are sums of positive terms.
+The rest is a disjoint union of cells. A cell fixes the first variables and
+leaves the later ones free. There is one cell for each continuation that was
+listed but not kept, and one for each beginning with the continuations that were
+not listed. The masses of the cells are sums of positive terms.
 """
 
+from collections.abc import Callable, Iterator
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_rb.internal import dtypes, random, shapes
+from tfp_rb.internal.types import Distribution, StatelessSeed
 from tfp_rb.partitions import Partition, SiteGroup, partition_of
 from tfp_rb.partitions.base import register
 
@@ -24,28 +27,37 @@ __all__ = ['DiscreteParts']
 
 tfd = tfp.distributions
 
+# Maps the number of a part and its partition to draws.
+_Draw: TypeAlias = Callable[[int, Partition], tf.Tensor]
 
-class DiscreteParts(tfd.Distribution):
-  """Discrete parts of a joint distribution, their values in one vector.
 
-  Vectors of integers where all parts have integer values; of the parts' dtype
-  where all have that; else of `float64`, which holds them all exactly.
+class DiscreteParts(Distribution):
+  """The discrete parts of a joint distribution, with values in one vector.
+
+  The dtype of the vector is that of the parts if all have the same one, and
+  otherwise `float64`, which holds all values exactly.
   """
 
-  def __init__(self, laws, depends, laws_given, name=None):
+  def __init__(
+    self,
+    laws: list[Distribution],
+    depends: list[bool],
+    laws_given: Callable[[list[tf.Tensor], Any], list[Distribution]],
+    name: str | None = None,
+  ) -> None:
     """Makes the distribution.
 
     Args:
-      laws: List of distributions of the parts, all of one batch shape. Of a
-        part that depends on others only the family and the shapes count.
-      depends: List of Python `bool`s, whether a part depends on those before.
-      laws_given: Callable, `(values, n)` to the distributions of all parts.
-        `values` is a list with those of the first parts, each of shape
-        `[n] + batch_shape + event_shape`. A part that depends on these has
-        batch shape `[n] + batch_shape`.
+      laws: List of distributions of the parts, all of one batch shape. If a
+        part depends on others, only its family and its shapes are used.
+      depends: List of Python `bool`s, whether a part depends on previous ones.
+      laws_given: Callable that maps `(values, n)` to the distributions of all
+        parts. `values` is a list with the values of the first parts, each of
+        shape `[n] + batch_shape + event_shape`. A part that depends on these
+        has batch shape `[n] + batch_shape`.
       name: Python `str`, name of the distribution.
     """
-    parameters = dict(locals())
+    parameters = dict(locals())  # TFP asks for them, for `copy`.
     self._laws = laws
     self._laws_given = laws_given
     self.depends = depends
@@ -53,6 +65,7 @@ class DiscreteParts(tfd.Distribution):
     self._static_batch_shape = laws[0].batch_shape.as_list()
     self._event_shapes = [law.event_shape.as_list() for law in laws]
     self._dtypes = [law.dtype for law in laws]
+    # Part `i` is the slice `offsets[i]:offsets[i + 1]` of the vector.
     self._offsets = np.cumsum([0, *map(shapes.size, self._event_shapes)])
     super().__init__(
       dtype=self._dtypes[0] if len(set(self._dtypes)) == 1 else tf.float64,
@@ -64,48 +77,62 @@ class DiscreteParts(tfd.Distribution):
     )
 
   @property
-  def num_parts(self):
+  def num_parts(self) -> int:
     """Number of parts."""
     return len(self._laws)
 
   @property
-  def num_values(self):
-    """Python `int`, the size of the support; `None` if unknown."""
+  def num_values(self) -> int | None:
+    """The size of the support; `None` if unknown or infinite."""
     numbers = [whole.num_values for whole in self.wholes]
-    return None if None in numbers else math.prod(numbers)
+    known = [n for n in numbers if n is not None]
+    return math.prod(known) if len(known) == len(numbers) else None
 
   @property
-  def dtype_of_masses(self):
-    """The widest dtype of the parts' masses."""
+  def dtype_of_masses(self) -> tf.DType:
+    """The widest dtype of the masses of the parts."""
     return dtypes.widest([whole.log_rest for whole in self.wholes])
 
-  def part_given(self, index, values, num_copies):
-    """The whole partition of a part, with batch shape `[num_copies] + batch`.
+  def part_given(
+    self, index: int, values: list[tf.Tensor], num_copies: Any
+  ) -> Partition:
+    """Returns the whole partition of a part, given the previous parts.
 
     Args:
       index: Python `int`, the number of the part.
-      values: List of values of the parts before it, `[num_copies] + ...`.
+      values: List of values of the previous parts, `[num_copies] + ...`.
       num_copies: The size of their first axis.
+
+    Returns:
+      part: A `Partition` with batch shape `[num_copies] + batch_shape`.
     """
     law = self._laws[index]
     if self.depends[index]:
       law = self._laws_given(values, num_copies)[index]
     return self._with_copies(law, num_copies)
 
-  def _with_copies(self, law, num_copies):
+  def _with_copies(self, law: Distribution, num_copies: Any) -> Partition:
+    # A part that depends on nothing has no axis for the copies yet.
     shape = [num_copies, *self._static_batch_shape]
     if law.batch_shape.rank < len(shape):
       law = tfd.BatchBroadcast(law, to_shape=shape)
     return partition_of(law)
 
-  def pack(self, parts):
-    """A list of `[n] + batch_shape + event_shape` to `[n] + batch + [size]`."""
+  def pack(self, parts: list[tf.Tensor]) -> tf.Tensor:
+    """Packs a list of `[n] + batch_shape + event_shape` into one `Tensor`.
+
+    Args:
+      parts: List of `Tensor`s, the values of all parts.
+
+    Returns:
+      values: `Tensor` of shape `[n] + batch_shape + [size]`.
+    """
     shape = [shapes.leading(parts[0]), *self._static_batch_shape, -1]
     flat = [tf.cast(tf.reshape(x, shape), self.dtype) for x in parts]
     return tf.concat(flat, axis=-1)
 
-  def unpack(self, values):
-    """The inverse of `pack`."""
+  def unpack(self, values: tf.Tensor) -> list[tf.Tensor]:
+    """Inverts `pack`."""
     return [
       tf.cast(
         tf.reshape(
@@ -123,33 +150,35 @@ class DiscreteParts(tfd.Distribution):
       )
     ]
 
-  def _batch_shape(self):
+  def _batch_shape(self) -> tf.TensorShape:
     return tf.TensorShape(self._static_batch_shape)
 
-  def _batch_shape_tensor(self):
+  def _batch_shape_tensor(self) -> tf.Tensor:
     return tf.constant(self._static_batch_shape, tf.int32)
 
-  def _event_shape(self):
+  def _event_shape(self) -> tf.TensorShape:
     return tf.TensorShape([self._offsets[-1]])
 
-  def _event_shape_tensor(self):
+  def _event_shape_tensor(self) -> tf.Tensor:
     return tf.constant([self._offsets[-1]], tf.int32)
 
-  def _sample_n(self, num_draws, seed=None):
+  def _sample_n(self, num_draws: int, seed: Any = None) -> tf.Tensor:
     whole = partition_of(self)
     return whole.draw_rest(num_draws, tfp.random.sanitize_seed(seed))
 
-  def _log_prob(self, values):
+  def _log_prob(self, values: tf.Tensor) -> tf.Tensor:
     parts, n = self.unpack(values), shapes.leading(values)
+    # One run of the joint distribution gives all parts that depend on others.
     laws = self._laws_given(parts, n) if any(self.depends) else self._laws
     terms = []
     for index, value in enumerate(parts):
       if self.depends[index]:
+        # The axis of the atoms is part of the batch of the law.
         part = self._with_copies(laws[index], n)
         term = part.log_prob(value[tf.newaxis])[0]
       else:
         term = self.wholes[index].log_prob(value)
-      terms.append(tf.cast(term, self.dtype_of_masses))
+      terms.append(tf.cast(term, self.dtype_of_masses))  # [n] + batch_shape
     return tf.add_n(terms)
 
 
@@ -159,36 +188,55 @@ class _Cells(NamedTuple):
   Attributes:
     log_mass: `Tensor` of shape `[cells] + batch_shape`.
     values: List of `Tensor`s `[cells] + batch_shape + event_shape`, the parts
-      that are given.
+      that are fixed.
     part: `Partition` of the next part, with batch shape `[cells] + batch`, of
-      which only the rest is possible; `None` where that part is free.
+      which only the rest is possible; `None` if that part is free.
   """
 
   log_mass: tf.Tensor
-  values: list
+  values: list[tf.Tensor]
   part: Partition | None
+
+
+class _Listed(NamedTuple):
+  """Joint values with their log-masses, and the cells of all others.
+
+  Attributes:
+    values: `Tensor` of shape `[k] + batch_shape + event_shape`.
+    log_mass: `Tensor` of shape `[k] + batch_shape`.
+    cells: List of `_Cells`.
+  """
+
+  values: tf.Tensor
+  log_mass: tf.Tensor
+  cells: list[_Cells]
+
+
+def _nothing_listed(q: DiscreteParts) -> _Listed:
+  """Returns no values, and one cell in which all parts are free."""
+  batch_shape, dtype = q.batch_shape.as_list(), q.dtype_of_masses
+  return _Listed(
+    tf.zeros([0, *batch_shape, *q.event_shape], q.dtype),
+    tf.zeros([0, *batch_shape], dtype),
+    [_Cells(tf.zeros([1, *batch_shape], dtype), [], None)],
+  )
 
 
 @register(DiscreteParts, kind='parts')
 class Parts(Partition):
-  """The best joint values of a beam, and the cells of the rest."""
+  """The best joint values of a beam search, and the cells of the rest."""
 
-  def __init__(self, q, values=None, log_mass=None, cells=None):
-    """Makes the whole, unless values are given.
+  def __init__(self, q: DiscreteParts, listed: _Listed | None = None) -> None:
+    """Makes a partition.
 
     Args:
       q: A `DiscreteParts`.
-      values: `Tensor` of shape `[k] + batch_shape + event_shape`, or `None`.
-      log_mass: `Tensor` of shape `[k] + batch_shape`, their log-masses.
-      cells: List of `_Cells`.
+      listed: The values that are summed. `None` makes the whole.
     """
-    self.distribution = q
+    self.distribution = self._q = q
     self._dtype = q.dtype_of_masses
     batch_shape = q.batch_shape.as_list()
-    if values is None:  # the rest is everything
-      values = tf.zeros([0, *batch_shape, *q.event_shape], q.dtype)
-      log_mass = tf.zeros([0, *batch_shape], self._dtype)
-      cells = [_Cells(tf.zeros([1, *batch_shape], self._dtype), [], None)]
+    values, log_mass, cells = listed or _nothing_listed(q)
     log_rest = tf.fill(batch_shape, tf.constant(-np.inf, self._dtype))
     if cells:
       log_cells = tf.concat([cell.log_mass for cell in cells], axis=0)
@@ -203,16 +251,20 @@ class Parts(Partition):
     self.has_rest = bool(cells)
     self._cells = cells
     self._num_uniforms_of_parts = _num_uniforms(q, cells)
-    if None not in self._num_uniforms_of_parts:
+    if self._num_uniforms_of_parts:
+      # One more uniform chooses the cell.
       self.num_uniforms = 1 + sum(self._num_uniforms_of_parts)
 
-  def best(self, num_summed):
-    q, dtype = self.distribution, self._dtype
+  def best(self, num_summed: int) -> 'Parts':
+    q, dtype = self._q, self._dtype
     if num_summed == 0:
       return Parts(q)
+    # The beam starts with one empty beginning of mass 1.
     log_mass = tf.zeros([1, *q.batch_shape.as_list()], dtype)
-    beam, cells = [], []
+    beam: list[tf.Tensor] = []
+    cells: list[_Cells] = []
     for index in range(q.num_parts):
+      # The batch of the part is [beam] + batch_shape.
       part = q.part_given(index, beam, log_mass.shape[0]).best(num_summed)
       part = part.replace(
         log_weights=tf.cast(part.log_weights, dtype),
@@ -223,13 +275,13 @@ class Parts(Partition):
       beam, log_mass, dropped = _extend(beam, log_mass, part, num_summed)
       if dropped is not None:
         cells.append(dropped)
-    return Parts(q, q.pack(beam), log_mass, cells)
+    return Parts(q, _Listed(q.pack(beam), log_mass, cells))
 
-  def draw_rest(self, num_draws, seed):
+  def draw_rest(self, num_draws: int, seed: StatelessSeed) -> tf.Tensor:
     if self.num_uniforms is not None:
       return super().draw_rest(num_draws, seed)
-    # A family of the user draws from seeds.
-    num_parts = self.distribution.num_parts
+    # The partition of a user draws from seeds, not from uniforms.
+    num_parts = self._q.num_parts
     cell_seed, *seeds = random.split_seed(seed, n=1 + 2 * num_parts)
     return self._assemble(
       random.uniform([num_draws, *self.batch_shape], cell_seed),
@@ -237,42 +289,46 @@ class Parts(Partition):
       lambda index, part: part.draw_rest(num_draws, seeds[num_parts + index]),
     )
 
-  def rest_from_uniforms(self, u):
+  def rest_from_uniforms(self, u: tf.Tensor) -> tf.Tensor:
     sizes = self._num_uniforms_of_parts
     cell, *of_parts = tf.split(u, [1, *sizes], axis=-1)
 
-    def free(index, part):
+    # A part may need fewer uniforms than are reserved for it.
+    def free(index: int, part: Partition) -> tf.Tensor:
       own = of_parts[index][..., : part.num_uniforms]
       return part.rest_from_uniforms(own[tf.newaxis])[0]
 
-    def leaving(index, part):
-      # Of the cells only one is taken, so they may share their uniforms.
+    def leaving(index: int, part: Partition) -> tf.Tensor:
+      # Only one of the cells is taken, so they can share their uniforms.
       own = of_parts[index][:, tf.newaxis, ..., : part.num_uniforms]
       shape = [shapes.leading(u), *part.batch_shape, part.num_uniforms]
       return part.rest_from_uniforms(tf.broadcast_to(own, shape))
 
     return self._assemble(cell[..., 0], free, leaving)
 
-  def _assemble(self, u, free, leaving):
-    """Makes values of a cell, the part by which it leaves, and later parts.
+  def _assemble(self, u: tf.Tensor, free: _Draw, leaving: _Draw) -> tf.Tensor:
+    """Draws a cell, then the part at which it leaves the beam, then the others.
 
     Args:
-      u: `float64` `Tensor` of shape `[n] + batch_shape`, uniform: the cell.
-      free: Callable, number and whole partition of a part, whose batch is
-        `[n] + batch_shape`, to a draw of that shape.
-      leaving: Callable, number and partition of a part, whose batch is
-        `[cells] + batch_shape`, to draws `[n, cells] + batch_shape`.
+      u: `float64` `Tensor` of shape `[n] + batch_shape`, uniforms that choose
+        the cell.
+      free: Callable that maps the number and the whole partition of a part,
+        with batch shape `[n] + batch_shape`, to a draw of that shape.
+      leaving: Callable that maps the number and the partition of a part, with
+        batch shape `[cells] + batch_shape`, to draws of shape
+        `[n, cells] + batch_shape`.
 
     Returns:
       values: `Tensor` of shape `[n] + batch_shape + event_shape`.
     """
-    q, n = self.distribution, shapes.leading(u)
-    cell = _find_cell(self._cells, u)
-    values = []
+    q, n = self._q, shapes.leading(u)
+    cell = _find_cell(self._cells, u)  # [n] + batch_shape
+    values: list[tf.Tensor] = []
     for index in range(q.num_parts):
       value, start = None, 0
       if any(_is_free(group, index) for group in self._cells):
         value = free(index, q.part_given(index, values, n))
+      # Each group of cells overwrites the draws that fell into one of them.
       for group in self._cells:
         size = group.log_mass.shape[0]
         own = tf.clip_by_value(cell - start, 0, size - 1)
@@ -280,12 +336,7 @@ class Parts(Partition):
         start += size
         if _is_free(group, index):
           continue
-        if index < len(group.values):
-          of_group = shapes.take(group.values[index], own)
-        else:
-          drawn = leaving(index, group.part)  # [n, cells] + ...
-          drawn = tf.transpose(drawn, [1, 0, *range(2, drawn.shape.rank)])
-          of_group = shapes.take(drawn, own[tf.newaxis])[0]
+        of_group = _part_of_cells(group, index, own, leaving)
         if value is None:
           value = of_group
         is_own = shapes.with_event_rank(is_own, of_group)
@@ -293,8 +344,8 @@ class Parts(Partition):
       values.append(value)
     return q.pack(values)
 
-  def sites(self):
-    q = self.distribution
+  def sites(self) -> list[SiteGroup]:
+    q = self._q
     if any(q.depends):
       return []
     return [
@@ -304,25 +355,51 @@ class Parts(Partition):
     ]
 
 
-def _groups_of_part(q, index, whole):
-  """The sites of one part, as sites of the whole."""
-  for group in whole.sites() or [_one_site(whole)]:
+def _part_of_cells(
+  group: _Cells, index: int, own: tf.Tensor, leaving: _Draw
+) -> tf.Tensor:
+  """Returns the value of a part that is not free, in the cells of the draws.
 
-    def extract(joint, group=group):
+  Args:
+    group: `_Cells`.
+    index: Python `int`, the number of the part.
+    own: `int32` `Tensor` of shape `[n] + batch_shape`, the cell of each draw.
+    leaving: As in `_assemble`.
+
+  Returns:
+    value: `Tensor` of shape `[n] + batch_shape + event_shape`.
+  """
+  if group.part is None or index < len(group.values):
+    return shapes.take(group.values[index], own)
+  drawn = leaving(index, group.part)  # [n, cells] + batch_shape + event_shape
+  drawn = tf.transpose(drawn, [1, 0, *range(2, drawn.shape.rank)])
+  return shapes.take(drawn, own[tf.newaxis])[0]
+
+
+def _groups_of_part(
+  q: DiscreteParts, index: int, whole: Partition
+) -> Iterator[SiteGroup]:
+  """Yields the sites of one part as sites of the whole."""
+  for group in whole.sites() or [_one_site(whole)]:
+    # Default arguments bind the group of this iteration.
+    def extract(joint: tf.Tensor, group: SiteGroup = group) -> tf.Tensor:
       return group.extract(q.unpack(joint)[index])
 
-    def insert(joint, values, group=group):
+    def insert(
+      joint: tf.Tensor, values: tf.Tensor, group: SiteGroup = group
+    ) -> tf.Tensor:
       parts = q.unpack(joint)
       values = group.insert(parts[index], values)
       n = shapes.leading(values)
+      # The joint value has a first axis of size 1.
       parts = [tf.repeat(x, n, axis=0) for x in parts]
       return q.pack([*parts[:index], values, *parts[index + 1 :]])
 
     yield SiteGroup(group.partition, extract, insert)
 
 
-def _one_site(whole):
-  """A part that is no product, as a group of one site."""
+def _one_site(whole: Partition) -> SiteGroup:
+  """Returns a part that is not a product as a group of one site."""
   batch_shape = [*whole.batch_shape, 1]
   law = tfd.BatchReshape(whole.distribution, batch_shape)
   axis = len(batch_shape)
@@ -333,14 +410,31 @@ def _one_site(whole):
   )
 
 
-def _extend(beam, log_mass, part, num_summed):
-  """Keeps the best continuations: beam, masses, and the cells of the others."""
+def _extend(
+  beam: list[tf.Tensor], log_mass: tf.Tensor, part: Partition, num_summed: int
+) -> tuple[list[tf.Tensor], tf.Tensor, _Cells | None]:
+  """Extends the beam by one part and keeps the best continuations.
+
+  Args:
+    beam: List of `Tensor`s `[beam] + batch_shape + event_shape`.
+    log_mass: `Tensor` of shape `[beam] + batch_shape`.
+    part: `Partition` of the next part, with batch shape `[beam] + batch_shape`.
+    num_summed: Python `int`, the number of continuations to keep.
+
+  Returns:
+    beam: List that is longer by one part.
+    log_mass: `Tensor` of shape `[new beam] + batch_shape`.
+    dropped: `_Cells` of the listed continuations that are not kept, or `None`.
+  """
   num_listed, size = part.log_weights.shape[:2]
-  join = lambda x: tf.reshape(
-    x, tf.concat([[num_listed * size], tf.shape(x)[2:]], axis=0)
-  )
+
+  def join(x: tf.Tensor) -> tf.Tensor:  # [listed, beam] + ... to [n] + ...
+    shape = tf.concat([[num_listed * size], tf.shape(x)[2:]], axis=0)
+    return tf.reshape(x, shape)
+
   masses = join(log_mass + part.log_weights)
   rank = masses.shape.rank
+  # All continuations, the most probable first, [n] + batch_shape.
   order = tf.transpose(
     tf.math.top_k(
       tf.transpose(masses, [*range(1, rank), 0]), num_listed * size
@@ -348,6 +442,7 @@ def _extend(beam, log_mass, part, num_summed):
     [rank - 1, *range(rank - 1)],
   )
   masses = shapes.take(masses, order)
+  # Continuation `i size + j` extends beginning `j`.
   candidates = [shapes.take(x, order % size) for x in beam]
   candidates.append(shapes.take(join(part.values), order))
   kept = [x[:num_summed] for x in candidates]
@@ -357,24 +452,26 @@ def _extend(beam, log_mass, part, num_summed):
   return kept, masses[:num_summed], _Cells(masses[num_summed:], dropped, None)
 
 
-def _num_uniforms(q, cells):
-  """How many uniforms each part takes at most; `None` if one takes a seed."""
+def _num_uniforms(q: DiscreteParts, cells: list[_Cells]) -> list[int]:
+  """Returns the uniforms that each part needs; `[]` if one needs a seed."""
   numbers = [[whole.num_uniforms] for whole in q.wholes]
   for group in cells:
     if group.part is not None:
       numbers[len(group.values)].append(group.part.num_uniforms)
-  return [None if None in row else max(row) for row in numbers]
+  known = [[n for n in row if n is not None] for row in numbers]
+  return [max(row) for row in known] if known == numbers else []
 
 
-def _is_free(group, index):
-  """Whether a part is drawn given the parts before, without restriction."""
+def _is_free(group: _Cells, index: int) -> bool:
+  """Returns whether a part is drawn given the previous ones, without limits."""
   num_bound = len(group.values) + (group.part is not None)
   return index >= num_bound
 
 
-def _find_cell(cells, u):
-  """Numbers of cells, in proportion to their masses, for each draw and row."""
+def _find_cell(cells: list[_Cells], u: tf.Tensor) -> tf.Tensor:
+  """Returns the number of a cell for each uniform, in proportion to masses."""
   log_mass = tf.concat([group.log_mass for group in cells], axis=0)
+  # Divided by the largest, so that not all masses underflow.
   largest = tf.reduce_max(log_mass, axis=0)
   is_possible = tf.math.is_finite(largest)
   largest = tf.where(is_possible, largest, tf.zeros_like(largest))

@@ -1,4 +1,4 @@
-"""Fitting a surrogate posterior."""
+"""Fits of surrogate posteriors."""
 
 from collections.abc import Callable, Sequence
 import functools
@@ -15,7 +15,9 @@ from tfp_rb.vi._loss import monte_carlo_variational_loss
 __all__ = ['fit_surrogate_posterior']
 
 
-def _trace_loss(traceable_quantities):
+def _trace_loss(
+  traceable_quantities: tfp.math.MinimizeTraceableQuantities,
+) -> tf.Tensor:
   return traceable_quantities.loss
 
 
@@ -38,39 +40,42 @@ def fit_surrogate_posterior(
 ) -> Any:
   """Fits a surrogate posterior with discrete parts to a target, in place.
 
-  As `tfp.vi.fit_surrogate_posterior`, which forces reparameterization: on
-  discrete parts the expectation of its gradient is 0, and the fit is noise.
-  Each step costs one call of the target; see `monte_carlo_variational_loss`.
+  This is `tfp.vi.fit_surrogate_posterior` for discrete parts. TFP's function
+  reparameterizes all parts; for discrete parts its expected gradient is 0, so
+  they only receive noise. Each step costs one call of the target, see
+  `monte_carlo_variational_loss`.
 
   Args:
     target_log_prob_fn: As in `monte_carlo_variational_loss`.
-    surrogate_posterior: As there. Its parameters must be `tf.Variable`s,
-      `tfp.util.TransformedVariable`s or `tfp.util.DeferredTensor`s.
-    optimizer: Anything with `apply_gradients`: an optimizer of Keras 3, of
-      `tf_keras`, or one of your own.
-    num_steps: Python `int`, the number of steps, at most.
+    surrogate_posterior: As in `monte_carlo_variational_loss`. Its parameters
+      must be `tf.Variable`s, `tfp.util.TransformedVariable`s or
+      `tfp.util.DeferredTensor`s.
+    optimizer: Any object with `apply_gradients`: an optimizer of Keras 3, of
+      `tf_keras`, or your own.
+    num_steps: Python `int`, the maximal number of steps.
     convergence_criterion: A `tfp.optimizer.convergence_criteria` that may end
       the fit earlier, or `None`.
-    trace_fn: Callable, `tfp.math.MinimizeTraceableQuantities` to what is traced
-      at each step. Default: the loss.
+    trace_fn: Callable that maps `tfp.math.MinimizeTraceableQuantities` to the
+      quantities that are traced at each step. The default traces the loss.
     discrepancy_fn: As in `monte_carlo_variational_loss`.
-    sample_size: As there.
-    importance_sample_size: As there.
-    trainable_variables: List of `tf.Variable`s. Default: all that the loss uses
-      and that have a gradient: those of the surrogate, of the target and of the
-      estimator.
-    jit_compile: Python `bool`, whether the steps are compiled by XLA: worth it
-      from some hundred steps on.
+    sample_size: As in `monte_carlo_variational_loss`.
+    importance_sample_size: As in `monte_carlo_variational_loss`.
+    trainable_variables: List of `tf.Variable`s. The default is all variables
+      that the loss has a gradient w.r.t.: those of the surrogate, of the target
+      and of the estimator.
+    jit_compile: Python `bool`, whether XLA compiles the steps. This is faster
+      for more than a few hundred steps.
     seed: As in TFP.
     name: Python `str`, name of the scope of the operations.
     gradient_estimator: As in `monte_carlo_variational_loss`.
-    exact_entropy: As there.
+    exact_entropy: As in `monte_carlo_variational_loss`.
 
   Returns:
-    trace: What `trace_fn` returned, stacked over the steps.
+    trace: The results of `trace_fn`, stacked over the steps.
 
   Raises:
-    TypeError: `optimizer` has no `apply_gradients`, or `num_steps` is no `int`.
+    TypeError: `optimizer` has no `apply_gradients`, or `num_steps` is not an
+      `int`.
     ValueError: There is nothing to train.
 
   #### Examples
@@ -92,13 +97,7 @@ def fit_surrogate_posterior(
       distributions. ICML 2019. https://arxiv.org/abs/1810.04777
   """
   num_steps = checks.check_int(num_steps, 'num_steps', minimum=1)
-  if not callable(getattr(optimizer, 'apply_gradients', None)) or isinstance(
-    optimizer, type
-  ):
-    raise TypeError(
-      '`optimizer` must have a method `apply_gradients`, but is '
-      f'{optimizer!r}. Write, for example, `keras.optimizers.Adam(0.1)`.'
-    )
+  _check_optimizer(optimizer)
   loss_fn = functools.partial(
     monte_carlo_variational_loss,
     target_log_prob_fn,
@@ -109,10 +108,11 @@ def fit_surrogate_posterior(
     gradient_estimator=gradient_estimator,
     exact_entropy=exact_entropy,
   )
-  # Traced once, both to list its variables and for all steps.
+  # TensorFlow traces it once, to list its variables and for all steps.
   loss_fn = tf.function(loss_fn, autograph=False)
   if trainable_variables is None:
     trainable_variables = _variables_with_gradient(loss_fn, seed)
+  # A single variable, or a nested structure of them, works as well.
   trainable_variables = tf.nest.flatten(trainable_variables)
   if not trainable_variables:
     raise ValueError(
@@ -120,8 +120,8 @@ def fit_surrogate_posterior(
       'depends on none. Give its parameters as `tf.Variable`s, or as '
       '`tfp.util.TransformedVariable`s, not as Tensors made of them.'
     )
-  # An optimizer of Keras makes its own variables, which cannot be done inside
-  # of the compiled loop.
+  # A Keras optimizer creates variables in `build`, which is impossible inside
+  # the compiled loop.
   if not getattr(optimizer, 'built', True) and hasattr(optimizer, 'build'):
     optimizer.build(trainable_variables)
   return tfp.math.minimize(
@@ -137,21 +137,34 @@ def fit_surrogate_posterior(
   )
 
 
-def _variables_with_gradient(loss_fn, seed):
-  """The variables that the loss depends on, found without evaluating it."""
-  found = []
+def _check_optimizer(optimizer: Any) -> None:
+  # The class itself, without parentheses, has the method as well.
+  if not callable(getattr(optimizer, 'apply_gradients', None)) or isinstance(
+    optimizer, type
+  ):
+    raise TypeError(
+      '`optimizer` must have a method `apply_gradients`, but is '
+      f'{optimizer!r}. Write, for example, `keras.optimizers.Adam(0.1)`.'
+    )
 
-  @tf.function(autograph=False)
-  def trace_only(seed):
+
+def _variables_with_gradient(
+  loss_fn: Callable[..., tf.Tensor], seed: Seed
+) -> list[tf.Variable]:
+  """Returns the variables that the loss depends on, without evaluating it."""
+  found: list[tf.Variable] = []
+
+  def trace_only(seed: Seed) -> None:
     with tf.GradientTape() as tape:
       loss = loss_fn(seed=seed)
     variables = tape.watched_variables()
+    # A variable may be read without having a gradient.
     gradients = tape.gradient(loss, variables)
     found.extend(
       v for v, g in zip(variables, gradients, strict=True) if g is not None
     )
 
-  # As `minimize` will call it.
+  # With the signature of `minimize`, so that its calls reuse the trace.
   spec = None if seed is None else tf.TensorSpec([2], tf.int32)
-  trace_only.get_concrete_function(spec)
+  tf.function(trace_only, autograph=False).get_concrete_function(spec)
   return found

@@ -1,13 +1,14 @@
-"""A surrogate posterior by its parts, and how they depend on each other."""
+"""The parts of a surrogate posterior, and how they depend on each other."""
 
 from collections.abc import Callable, Mapping
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_rb.internal import dtypes, shapes
+from tfp_rb.internal.types import Distribution, StatelessSeed
 from tfp_rb.partitions import family_of
 from tfp_rb.vi._discrete import DiscreteParts
 
@@ -20,62 +21,74 @@ class Split(NamedTuple):
   """A surrogate posterior whose early continuous parts have been drawn.
 
   Attributes:
-    discrete: The distribution of all discrete parts, given what was drawn.
-    complete: Callable `(values, seed)` of values of `discrete`, of shape
-      `[n] + batch_shape + event_shape`: returns a sample of the surrogate,
-      structured like it, that also has the continuous parts, and a list of
-      log-densities of these, broadcasting to `[n] + batch_shape`.
-    entropy: Callable, without arguments, to the entropy of all parts.
+    discrete: The distribution of all discrete parts, given the drawn parts.
+    complete: Callable `(values, seed)`. Takes values of `discrete` of shape
+      `[n] + batch_shape + event_shape`. Returns a sample of the surrogate, with
+      its structure, that includes the continuous parts, and a list of the
+      log-densities of these, which broadcast to `[n] + batch_shape`.
+    entropy: Callable without arguments that returns the entropy of all parts.
   """
 
-  discrete: tfd.Distribution
-  complete: Callable
-  entropy: Callable
+  discrete: Distribution
+  complete: Callable[[tf.Tensor, StatelessSeed], tuple[Any, list[tf.Tensor]]]
+  entropy: Callable[[], tf.Tensor]
 
 
-def is_reparameterized(surrogate):
-  """Whether all parts are continuous and reparameterizable."""
+def is_reparameterized(surrogate: Distribution) -> bool:
+  """Returns whether all parts are continuous and reparameterizable."""
   kinds = tf.nest.flatten(surrogate.reparameterization_type)
   return all(kind == tfd.FULLY_REPARAMETERIZED for kind in kinds)
 
 
-def split(surrogate, seed, stopped_surrogate=None):
+def split(
+  surrogate: Distribution,
+  seed: StatelessSeed,
+  stopped_surrogate: Distribution | None = None,
+) -> Split:
   """Draws the continuous parts that do not depend on a discrete one.
 
-  The surrogate is run once here, and once more by `complete` if continuous
+  This runs the surrogate once, and `complete` runs it once more if continuous
   parts depend on discrete ones. (Discrete parts that depend on each other are
-  found one after the other, which takes further runs: see `DiscreteParts`.)
+  found one after the other, which needs further runs; see `DiscreteParts`.)
 
   Args:
     surrogate: The surrogate posterior, a `tfd.Distribution`.
     seed: Stateless seed, `int32[2]`.
-    stopped_surrogate: The same with stopped parameters, or `None`: by which the
-      log-density of the continuous parts is computed.
+    stopped_surrogate: A copy with stopped parameters that computes the
+      log-density of the continuous parts, or `None`.
 
   Returns:
     split: A `Split`.
   """
   if not isinstance(surrogate, tfd.JointDistribution):
-    complete = lambda values, seed: (values, [])
-    return Split(surrogate, complete, surrogate.entropy)
+    return Split(
+      surrogate, lambda values, seed: (values, []), surrogate.entropy
+    )
   joint = Joint(surrogate)
-  laws, values = joint.run({}, joint.early, None, seed)
-  early = {i: values[i] for i in joint.early}
+  laws, drawn = joint.run({}, joint.early, None, seed)
+  early = {i: drawn[i] for i in joint.early}
   stopped = None if stopped_surrogate is None else Joint(stopped_surrogate)
   discrete = _discrete_of(joint, laws, early)
 
-  def log_prob_of(indices, laws, known, num_values):
+  def log_prob_of(
+    indices: list[int],
+    laws: list[Distribution],
+    known: dict[int, tf.Tensor],
+    num_values: Any,
+  ) -> tf.Tensor:
     if stopped is not None:
       laws, _ = stopped.run(known, [], num_values, seed)
     log_probs = [laws[i].log_prob(known[i]) for i in indices]
     return joint.total(log_probs, num_values)
 
-  def complete(values, seed):
+  def complete(
+    values: tf.Tensor, seed: StatelessSeed
+  ) -> tuple[Any, list[tf.Tensor]]:
     n = shapes.leading(values)
     known = {i: joint.repeat(x, i, n) for i, x in early.items()}
     known.update(zip(joint.discrete, _unpack(discrete, values), strict=True))
     log_probs = []
-    if joint.early:  # once for all values
+    if joint.early:  # These are shared, so one density serves all values.
       log_probs.append(log_prob_of(joint.early, laws, early, None))
     if joint.late:
       late_laws, drawn = joint.run(known, joint.late, n, seed)
@@ -86,14 +99,17 @@ def split(surrogate, seed, stopped_surrogate=None):
   return Split(discrete, complete, lambda: _entropy_of(joint, laws))
 
 
-def _unpack(discrete, values):
-  """Values of the discrete parts, of which one stands for itself."""
+def _unpack(discrete: Distribution, values: tf.Tensor) -> list[tf.Tensor]:
+  """Returns the values of the discrete parts."""
+  # A single discrete part is not wrapped in `DiscreteParts`.
   unpack = getattr(discrete, 'unpack', None)
   return [values] if unpack is None else unpack(values)
 
 
-def _discrete_of(joint, laws, early):
-  """The distribution of all discrete parts, given the early ones."""
+def _discrete_of(
+  joint: 'Joint', laws: list[Distribution], early: dict[int, tf.Tensor]
+) -> Distribution:
+  """Returns the distribution of all discrete parts, given the early ones."""
   alone = [joint.with_batch_of_whole(laws[i], 0) for i in joint.discrete]
   for i, law in zip(joint.discrete, alone, strict=True):
     family = family_of(law)
@@ -114,11 +130,11 @@ def _discrete_of(joint, laws, early):
   if len(alone) == 1:
     return alone[0]
 
-  def laws_given(values, n):
-    """The distributions of all discrete parts, given values of the first."""
+  def laws_given(values: list[tf.Tensor], n: Any) -> list[Distribution]:
+    """Returns all discrete parts, given the values of the first ones."""
     known = {i: joint.repeat(x, i, n) for i, x in early.items()}
     known.update(zip(joint.discrete, values, strict=False))
-    # Nothing is drawn, but without a seed XLA warns that it ignores some.
+    # Nothing is drawn, but without a seed XLA warns about stateful ones.
     laws, _ = joint.run(known, [], n, seed=(0, 0))
     return [joint.with_batch_of_whole(laws[i], 1) for i in joint.discrete]
 
@@ -129,8 +145,10 @@ def _discrete_of(joint, laws, early):
   )
 
 
-def _entropy_of(joint, laws):
-  """The entropy of all parts, if none depends on a discrete one."""
+def _entropy_of(joint: 'Joint', laws: list[Distribution]) -> tf.Tensor:
+  """Returns the entropy of all parts, if none depends on a discrete one."""
+  # It is then the sum of the entropies at the drawn early parts. If a part
+  # depended on a discrete one, its mean entropy would be needed.
   entropies = []
   for i, (law, name) in enumerate(zip(laws, joint.names, strict=True)):
     if joint.depends(i, on=joint.discrete):
@@ -150,10 +168,11 @@ def _entropy_of(joint, laws):
 
 
 class Joint:
-  """A joint distribution by the numbers of its parts, as `tf.nest` has them.
+  """A joint distribution whose parts are numbered in the order of `tf.nest`.
 
   Attributes:
-    batch_shape: `tf.TensorShape` to which those of the parts broadcast.
+    batch_shape: `tf.TensorShape` to which the batch shapes of the parts
+      broadcast.
     names: List of `str`.
     discrete: List of `int`s, in the order of their dependence.
     early: List of `int`s, continuous parts that depend on no discrete one.
@@ -161,12 +180,12 @@ class Joint:
     num_parts: Python `int`.
   """
 
-  def __init__(self, q):
+  def __init__(self, q: Distribution) -> None:
     self._q = q
     _check_flat(q)
     self._dtypes = tf.nest.flatten(q.dtype)
     self.num_parts = len(self._dtypes)
-    # The auto-batched kinds have one batch shape, the others one for each part.
+    # Auto-batched classes have one batch shape, others one for each part.
     self._is_auto_batched = isinstance(q.batch_shape, tf.TensorShape)
     batch_shapes = tf.nest.flatten(q.batch_shape)
     if self._is_auto_batched:
@@ -188,6 +207,12 @@ class Joint:
     continuous = [i for i in self._order if i not in self.discrete]
     self.late = [i for i in continuous if self.depends(i, on=self.discrete)]
     self.early = [i for i in continuous if i not in self.late]
+    self._check_order()
+
+  def _check_order(self) -> None:
+    """Raises if a discrete part depends on a late continuous one."""
+    # The discrete parts must have a joint distribution before the late parts
+    # are drawn.
     for i in self.discrete:
       for j in self.late:
         if self.depends(i, on=[j]):
@@ -201,17 +226,17 @@ class Joint:
             'coroutine a part counts as depending on all before it.)'
           )
 
-  def _read_graph(self):
-    """Names, order and parents of the parts."""
+  def _read_graph(self) -> None:
+    """Reads the names, the order and the parents of the parts."""
     structure, model = self._q.dtype, self._q.model
     numbers = range(self.num_parts)
     if isinstance(structure, Mapping):
-      self.names = sorted(structure)
+      self.names = sorted(structure)  # the order of `tf.nest`
     else:
       unnamed = [f'var{i}' for i in numbers]
       self.names = list(getattr(structure, '_fields', unnamed))
     self._order = list(numbers)
-    if callable(model):  # a coroutine: all that can be known is the order
+    if callable(model):  # Of a coroutine only the order is known.
       self._parents = [list(range(i)) for i in numbers]
       return
     graph = self._q.resolve_graph()
@@ -220,41 +245,52 @@ class Joint:
       self._order = [number[name] for name, _ in graph]
       parents = {number[name]: [number[p] for p in ps] for name, ps in graph}
       self._parents = [parents[i] for i in numbers]
-    else:  # a callable of a list takes the parts before it, the last one first
+    else:  # A callable in a list takes the previous parts, the last one first.
       self._parents = [
         list(range(i - len(ps), i)) for i, (_, ps) in enumerate(graph)
       ]
 
-  def depends(self, index, on):
-    """Whether a part may depend on one of the parts `on`."""
+  def depends(self, index: int, on: list[int]) -> bool:
+    """Returns whether a part may depend on one of the parts `on`."""
     return any(
       parent in on or self.depends(parent, on)
       for parent in self._parents[index]
     )
 
-  def pack(self, parts):
-    """A sample, structured like the distribution, of a list of its parts."""
+  def pack(self, parts: list[Any]) -> Any:
+    """Returns a list of parts in the structure of the distribution."""
     return tf.nest.pack_sequence_as(self._q.dtype, parts)
 
-  def repeat(self, value, index, num_values):
-    """The value of a part with a first axis, if it has none yet."""
+  def repeat(self, value: tf.Tensor, index: int, num_values: Any) -> tf.Tensor:
+    """Adds a first axis of size `num_values` to a part that has none yet."""
     shape = self._shapes[index]
     if value.shape.rank > shape.rank:
       return value
     return tf.broadcast_to(value, [num_values, *shape])
 
-  def _filled(self, known, drawn, num_values):
-    """Values for all parts; what is neither known nor drawn plays no part."""
+  def _filled(
+    self, known: dict[int, tf.Tensor], drawn: list[int], num_values: Any
+  ) -> Any:
+    """Returns values for all parts: `None` if drawn, zeros if not needed."""
     lead = [] if num_values is None else [num_values]
-    return self.pack([
-      known[i] if i in known
-      else None if i in drawn
-      # Not left to be drawn, since not every family can be drawn under XLA.
-      else tf.zeros([*lead, *self._shapes[i]], self._dtypes[i])
-      for i in range(self.num_parts)
-    ])  # fmt: skip
 
-  def run(self, known, drawn, num_values, seed):
+    def value_of(i: int) -> tf.Tensor | None:
+      if i in known:
+        return known[i]
+      if i in drawn:
+        return None
+      # TFP would draw it, but cannot draw every family under XLA.
+      return tf.zeros([*lead, *self._shapes[i]], self._dtypes[i])
+
+    return self.pack([value_of(i) for i in range(self.num_parts)])
+
+  def run(
+    self,
+    known: dict[int, tf.Tensor],
+    drawn: list[int],
+    num_values: Any,
+    seed: StatelessSeed,
+  ) -> tuple[list[Distribution], list[tf.Tensor]]:
     """Runs the joint distribution once.
 
     Args:
@@ -265,8 +301,8 @@ class Joint:
       seed: Stateless seed, `int32[2]`.
 
     Returns:
-      laws: List of distributions, of each part given those that it depends on.
-        A part that is neither known nor drawn counts as 0.
+      laws: List of the distributions of all parts, given those that they depend
+        on. A part that is neither known nor drawn counts as 0.
       values: List of values of the parts.
     """
     value = self._filled(known, drawn, num_values)
@@ -280,19 +316,30 @@ class Joint:
       ) from error
     return tf.nest.flatten(laws), tf.nest.flatten(values)
 
-  def with_batch_of_whole(self, law, num_leading):
-    """A part's distribution, what the whole has as an event made its event."""
+  def with_batch_of_whole(
+    self, law: Distribution, num_leading: int
+  ) -> Distribution:
+    """Returns a part with the batch shape of the joint distribution.
+
+    Args:
+      law: The distribution of the part.
+      num_leading: Python `int`, the number of axes before the batch.
+
+    Returns:
+      law: The distribution. In an auto-batched model the further batch
+        dimensions of a part belong to its event.
+    """
     extra = law.batch_shape.rank - num_leading - self.batch_shape.rank
     if self._is_auto_batched and extra > 0:
       return tfd.Independent(law, extra)
     return law
 
-  def total(self, measures, num_values):
-    """Sums log-densities or entropies of parts over what is not the batch.
+  def total(self, measures: list[tf.Tensor], num_values: Any) -> tf.Tensor:
+    """Adds log-densities or entropies of parts, summed over the event.
 
     Args:
-      measures: List of `Tensor`s, of parts.
-      num_values: As in `laws`.
+      measures: List of `Tensor`s, one for each part.
+      num_values: As in `run`.
 
     Returns:
       total: `Tensor` that broadcasts to `[num_values] + batch_shape`, in the
@@ -306,7 +353,8 @@ class Joint:
       if self._is_auto_batched:
         axes = range(rank, measure.shape.rank)
         measure = tf.reduce_sum(measure, axis=axes)
-      else:  # aligned at the right, as batches are, but for the first axis
+      else:
+        # Batches broadcast from the right, but the first axis stays in front.
         shape = measure.shape[len(lead) :]
         ones = [1] * (self.batch_shape.rank - shape.rank)
         measure = tf.reshape(measure, [*lead, *ones, *shape])
@@ -314,12 +362,13 @@ class Joint:
     return total
 
 
-def _check_flat(q):
+def _check_flat(q: Distribution) -> None:
   """Raises if a part is a joint distribution itself."""
   model = q.model
   is_coroutine = callable(model)
   parts = q.dtype if is_coroutine else model
   kinds = q.dtype.values() if isinstance(q.dtype, Mapping) else q.dtype
+  # A nested part has several dtypes.
   if len(parts) != len(tf.nest.flatten(q.dtype)) or any(
     tf.nest.is_nested(kind) for kind in kinds
   ):

@@ -1,6 +1,7 @@
 """Variational losses over discrete and mixed surrogate posteriors."""
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -11,7 +12,13 @@ from tfp_rb.designs import CheckedIntegrand, Evaluation, whole_of
 from tfp_rb.designs.integrand import EVALUATION
 from tfp_rb.estimators.base import GradientEstimator
 from tfp_rb.internal import random, shapes
-from tfp_rb.internal.types import Distribution, Seed, do_not_convert
+from tfp_rb.internal.types import (
+  Distribution,
+  Integrand,
+  Seed,
+  StatelessSeed,
+  do_not_convert,
+)
 from tfp_rb.vi._arguments import (
   call_target,
   check_arguments,
@@ -19,13 +26,17 @@ from tfp_rb.vi._arguments import (
   check_target,
   estimator_for,
 )
-from tfp_rb.vi._joint import is_reparameterized, split
+from tfp_rb.vi._joint import Split, is_reparameterized, split
 
 __all__ = ['monte_carlo_variational_loss']
 
-tfd = tfp.distributions
+# A Csiszar function `F` of `log p - log q`.
+_Csiszar: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
 
-# Stands in for infinity where a function of it would be NaN.
+# Maps atoms to `log p` and `log q`, both of shape `[m] + batch_shape`.
+_LogDensities: TypeAlias = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
+
+# Replaces infinity where a function of infinity would be NaN.
 _LARGE = 1e30
 
 
@@ -42,81 +53,82 @@ def monte_carlo_variational_loss(
   seed: Seed = None,
   name: str | None = None,
 ) -> tf.Tensor:
-  """Estimates `E_q[discrepancy_fn(log p(z) - log q(z))]`, and its gradient.
+  """Estimates `E_q[discrepancy_fn(log p(z) - log q(z))]` and its gradient.
 
-  As `tfp.vi.monte_carlo_variational_loss`, but right for a surrogate posterior
-  `q` that is discrete, or discrete in some of its parts: the gradient w.r.t.
-  the discrete parts is that of one of the estimators of this library, that
-  w.r.t. the continuous parts is reparameterized.
+  This is `tfp.vi.monte_carlo_variational_loss` for a surrogate posterior `q`
+  that is discrete, or discrete in some of its parts. The gradient w.r.t. the
+  parameters of discrete parts comes from an estimator of this library; that
+  w.r.t. the parameters of continuous parts is reparameterized.
 
   ```none
   gradient   sum_i w_i (F + dF/dlog q - level) grad log q(d_i)  +  grad F
   ```
 
-  `F` is the discrepancy at an atom, `d_i` its discrete parts. That `F` contains
-  `log q` is accounted for in what the estimator (and its baseline) is given, so
-  at `q = p` the gradient w.r.t. the discrete parts has no variance at all: with
-  every estimator if `p` is normalized, else with a baseline that follows its
-  constant, as the default has. `grad F` passes through what parameters
-  `target_log_prob_fn` has and through the continuous parts.
+  `F` is the discrepancy at an atom, and `d_i` are its discrete parts. `F`
+  contains `log q` itself. The estimator and its baseline take this into
+  account, so that at `q = p` the gradient w.r.t. the discrete parts has zero
+  variance with the default estimator, and with every estimator if `p` is
+  normalized. `grad F` is the gradient through the parameters of
+  `target_log_prob_fn` and through the continuous parts.
 
   * Continuous parts that do not depend on discrete ones are drawn once and
-    shared by all atoms; those that do are drawn for each atom.
-  * Several discrete parts, also such that depend on each other, are summed
-    jointly; the best values are found by a beam over the parts.
+    shared by all atoms. Those that do are drawn for each atom.
+  * A few discrete parts, even dependent ones, are summed jointly. A beam search
+    over the parts finds the best values.
   * A discrete part with many independent sites (`tfd.Independent` or
-    `tfd.Sample`) goes site by site, see `tfp_rb.local_expectation`. Where the
-    target has one term for each site, make the sites the *batch* of the
-    surrogate, and the cost is that of one site.
+    `tfd.Sample`) is summed one site at a time, see `tfp_rb.local_expectation`.
+    If the target has one term for each site, make the sites the *batch* of the
+    surrogate; the cost is then that of one site.
 
-  The value is unbiased if the estimator is, and so is the gradient. The target
-  is called once, with as many atoms as the estimator asks for.
+  Value and gradient are unbiased if the estimator is. The target is called
+  once, with all atoms of the estimator.
 
   Args:
-    target_log_prob_fn: Callable, the unnormalised `log p`. With a `sample` of
-      the surrogate, each part with a first axis of `m` atoms, it is called as
-      `fn(*sample)` for a list or a tuple, `fn(**sample)` for a dictionary and
-      `fn(sample)` for a `Tensor`; with `seed=`, too, if it takes one. Returns
-      `Tensor` of shape `[m] + batch_shape`. Where it is `-inf` but `q` is
-      possible, the reverse divergence is infinite, and a fit ends in NaN: let
-      `q` exclude such values, or soften the target.
+    target_log_prob_fn: Callable, the unnormalised `log p`. Each part of a
+      `sample` of the surrogate has a first axis of `m` atoms. The function is
+      called as `fn(*sample)` for a list or a tuple, `fn(**sample)` for a
+      dictionary and `fn(sample)` for a `Tensor`; if it has an argument `seed`,
+      it is also given a seed. Returns a `Tensor` of shape `[m] + batch_shape`.
+      Where it is `-inf` at a possible value of `q`, the reverse divergence is
+      infinite and a fit ends in NaN: let `q` exclude such values, or soften the
+      target.
     surrogate_posterior: A `tfd.Distribution`: a discrete one, or a
-      `tfd.JointDistribution*` with discrete or reparameterizable parts, of
-      which no discrete one may depend on a continuous one that depends on a
-      discrete one. With all parts reparameterizable this is TFP's loss. Each
-      discrete part that depends on others adds to the time of tracing, some
+      `tfd.JointDistribution*` with discrete or reparameterizable parts. A
+      discrete part may not depend on a continuous part that depends on a
+      discrete one. If all parts are reparameterizable, this is TFP's loss. Each
+      discrete part that depends on others adds to the time of tracing, a few
       seconds for half a dozen.
-    sample_size: Python `int`, the number of draws, in place of the estimator's
-      `num_samples`. What is drawn once whatever it is, the continuous parts
-      before the discrete ones and the joint value of many sites, it does not
-      average over: for that take the mean of the losses of several seeds.
-    importance_sample_size: Must be 1: with a sum over atoms no
-      importance-weighted bound is known. (`tfp.vi.GradientEstimators.VIMCO` is
-      TFP's for such a bound.)
+    sample_size: Python `int`, the number of draws, instead of the
+      `num_samples` of the estimator. It does not average over quantities that
+      are drawn once per call: the continuous parts before the discrete ones,
+      and the joint value of many sites. Average the losses of several seeds for
+      that.
+    importance_sample_size: Must be 1: no importance-weighted bound is known for
+      a sum over atoms. (For such a bound TFP has
+      `tfp.vi.GradientEstimators.VIMCO`.)
     discrepancy_fn: Callable, a Csiszar function in log-space: any of `tfp.vi`.
-    gradient_estimator: A `GradientEstimator`. Default: the best value is summed
-      and two others drawn, with a leave-one-out baseline; of a product all
-      symbols of each site are summed if they are at most 16, or else 8 of them,
-      and two others drawn.
+    gradient_estimator: A `GradientEstimator`. The default sums the best value
+      and draws two others, with a leave-one-out baseline. For a product it sums
+      all symbols of each site if there are at most 16 (otherwise 8 of them, and
+      it draws two others).
     stopped_surrogate_posterior: A copy of `surrogate_posterior` with stopped
-      gradients to its parameters. If given, the log-density of the continuous
-      parts is computed by it (sticking the landing, [2]). For
-      `tfp.vi.kl_reverse` only; elsewhere this would be biased.
+      gradients to its parameters. If given, it computes the log-density of the
+      continuous parts (sticking the landing, [2]). Supported for
+      `tfp.vi.kl_reverse` only; elsewhere the gradient would be biased.
     exact_entropy: Python `bool`, whether `surrogate_posterior.entropy()`
       replaces the estimate of the entropy. For `tfp.vi.kl_reverse` only.
-    seed: As in TFP; see `tfp_rb.expectation`. (Continuous parts are drawn by
-      TFP, which draws differently under XLA.)
+    seed: As in TFP; see `tfp_rb.expectation`. (TFP draws the continuous parts,
+      and draws differently under XLA.)
     name: Python `str`, name of the scope of the operations.
 
   Returns:
     loss: `Tensor` of the batch shape of the surrogate.
 
   Raises:
-    TypeError: `target_log_prob_fn` is not callable or an argument is not what
-      it has to be.
-    ValueError: The target returns another shape than `[m] + batch_shape`, the
-      parts are in an order that is not supported, or an argument does not go
-      with another.
+    TypeError: `target_log_prob_fn` is not callable, or another argument is of
+      the wrong kind.
+    ValueError: The target returns a shape other than `[m] + batch_shape`, the
+      order of the parts is not supported, or two arguments exclude each other.
     NotImplementedError: A part is neither discrete with a partition nor
       reparameterizable, or has no entropy.
 
@@ -169,24 +181,15 @@ def monte_carlo_variational_loss(
       gradient_estimator,
       stopped_surrogate_posterior,
     )
-    early_seed, late_seed, target_seed, *seeds = random.split_seed(seed, n=5)
+    early_seed, *seeds, atom_seed, noise_seed = random.split_seed(seed, n=5)
+    # Continuous parts that do not depend on discrete ones are drawn here.
     parts = split(surrogate_posterior, early_seed, stopped_surrogate_posterior)
     estimator = estimator_for(parts.discrete, gradient_estimator, sample_size)
-
-    def log_densities(values):
-      """`log p` less the continuous parts of `log q`, and the discrete part."""
-      sample, log_probs = parts.complete(values, late_seed)
-      result = call_target(target_log_prob_fn, sample, target_seed)
-      expected = values.shape[:1] + parts.discrete.batch_shape
-      log_p = check_target(result, expected)
-      if exact_entropy:
-        return log_p, tf.zeros_like(log_p)
-      log_p -= sum(tf.cast(x, log_p.dtype) for x in log_probs)
-      log_q = _log_prob_at(parts.discrete, values, estimator.differentiates_f)
-      return log_p, tf.cast(log_q, log_p.dtype)
-
+    log_densities = _log_densities(
+      target_log_prob_fn, parts, estimator, exact_entropy, seeds
+    )
     integrand = _integrand(discrepancy_fn, log_densities, parts.discrete)
-    atom_seed, noise_seed = seeds
+    # From here on this is an expectation over the discrete parts alone.
     atoms = estimator.sample_atoms(parts.discrete, atom_seed)
     loss = estimate_at(atoms, integrand, parts.discrete, estimator, noise_seed)
     if exact_entropy:
@@ -194,28 +197,72 @@ def monte_carlo_variational_loss(
     return loss
 
 
-def _integrand(discrepancy_fn, log_densities, discrete):
-  """The discrepancy as a function of the discrete parts."""
+def _log_densities(
+  target: Callable[..., tf.Tensor],
+  parts: Split,
+  estimator: GradientEstimator,
+  exact_entropy: bool,
+  seeds: list[StatelessSeed],
+) -> _LogDensities:
+  """Returns the densities as a function of the values of the discrete parts.
+
+  Args:
+    target: The user's `target_log_prob_fn`.
+    parts: The `Split` of the surrogate.
+    estimator: A `GradientEstimator`.
+    exact_entropy: Python `bool`, whether to leave `log q` out.
+    seeds: List of two stateless seeds, for the continuous parts that depend on
+      discrete ones and for the target.
+
+  Returns:
+    log_densities: Callable that maps values of the discrete parts to `log p`
+      minus the log-density of the continuous parts, and to the log-probability
+      of the discrete parts.
+  """
+  late_seed, target_seed = seeds
+
+  def log_densities(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    sample, log_probs = parts.complete(values, late_seed)
+    result = call_target(target, sample, target_seed)
+    expected = values.shape[:1] + parts.discrete.batch_shape
+    log_p = check_target(result, expected)  # [m] + batch_shape
+    if exact_entropy:
+      return log_p, tf.zeros_like(log_p)
+    # Here pathwise gradients flow through the continuous parts.
+    log_p -= sum(tf.cast(x, log_p.dtype) for x in log_probs)
+    log_q = _log_prob_at(parts.discrete, values, estimator.differentiates_f)
+    return log_p, tf.cast(log_q, log_p.dtype)
+
+  return log_densities
+
+
+def _integrand(
+  discrepancy_fn: _Csiszar, log_densities: _LogDensities, discrete: Distribution
+) -> Integrand:
+  """Returns the discrepancy as a function of the discrete parts."""
   if discrepancy_fn is not tfp.vi.kl_reverse:
     return _Discrepancy(discrepancy_fn, log_densities, discrete)
 
-  def negative_log_ratio(values):
-    # The derivative w.r.t. log q is 1. Its term in the gradient, the mean of
-    # the score, is 0, and is left out: then the baseline silences the rest.
+  def negative_log_ratio(values: tf.Tensor) -> tf.Tensor:
+    # The derivative of F = log q - log p w.r.t. log q is 1. Its term in the
+    # gradient is the mean of the score, which is 0, and is left out. Then the
+    # signal is constant at q = p, and a baseline removes all variance.
     log_p, log_q = log_densities(values)
     return log_q - log_p
 
   return CheckedIntegrand(negative_log_ratio, shapes.batch_shape(discrete))
 
 
-def _log_prob_at(discrete, values, is_differentiated):
-  """`log q` of atoms, a constant in its parameters.
+def _log_prob_at(
+  discrete: Distribution, values: tf.Tensor, is_differentiated: bool
+) -> tf.Tensor:
+  """Returns `log q` at atoms, as a constant w.r.t. its parameters.
 
   Args:
     discrete: The distribution.
     values: `Tensor` of shape `[n] + batch_shape + event_shape`.
-    is_differentiated: Python `bool`, whether an estimator follows the gradient
-      w.r.t. the values, and may ask for points between them.
+    is_differentiated: Python `bool`, whether an estimator differentiates w.r.t.
+      the values, and may evaluate `f` at points between them.
 
   Returns:
     log_prob: `Tensor` of shape `[n] + batch_shape`.
@@ -226,70 +273,81 @@ def _log_prob_at(discrete, values, is_differentiated):
   relaxation = whole.relaxation()
   if relaxation is not None:
     return relaxation.log_prob_between(values)
+  # A linear path: the gradient w.r.t. the values, but not the parameters.
   with tf.GradientTape() as tape:
     tape.watch(values)
-    log_prob = whole.log_prob(values)
+    log_prob = whole.log_prob(values)  # [n] + batch_shape
   slope = tape.gradient(log_prob, values, unconnected_gradients='zero')
   path = tf.stop_gradient(slope) * (values - tf.stop_gradient(values))
-  axes = list(range(log_prob.shape.rank, values.shape.rank))
+  axes = list(range(log_prob.shape.rank, values.shape.rank))  # of the event
   path = tf.cast(tf.reduce_sum(path, axis=axes), log_prob.dtype)
   return tf.stop_gradient(log_prob) + path
 
 
 class _Discrepancy(CheckedIntegrand):
-  """A Csiszar function `F` of `log p - log q`: it contains `log q` itself.
+  """Evaluates a Csiszar function `F` of `log p - log q`.
 
-  The gradient of its expectation has `F + dF/dlog q` next to the score; that is
-  the signal. Its value at `q = p`, a constant, is taken off.
+  Because `F` contains `log q`, the gradient of its expectation is
+  `E[(F + dF/dlog q) grad log q]`. The first factor is the signal. Its value at
+  `q = p` is a constant and is subtracted.
   """
 
-  def __init__(self, discrepancy_fn, log_densities, discrete):
+  def __init__(
+    self,
+    discrepancy_fn: _Csiszar,
+    log_densities: _LogDensities,
+    discrete: Distribution,
+  ) -> None:
     self._discrepancy_fn = discrepancy_fn
     self._log_densities = log_densities
     super().__init__(self._value_of, shapes.batch_shape(discrete))
 
-  def _value_at(self, log_ratio):
-    # A value that the target excludes has u = 0, where u log u would be NaN.
+  def _value_at(self, log_ratio: tf.Tensor) -> tf.Tensor:
+    # Where the target is 0, so is u = p / q, and u log u would be NaN.
     value = self._discrepancy_fn(tf.maximum(log_ratio, -_LARGE))
+    # A function of -_LARGE that is about as large means infinity.
     infinity = tf.constant(np.inf, value.dtype)
     return tf.where(value > _LARGE**0.5, infinity, value)
 
-  def _value_of(self, values):
+  def _value_of(self, values: tf.Tensor) -> tf.Tensor:
     log_p, log_q = self._log_densities(values)
     return self._value_at(log_p - log_q)
 
-  def _signal_at(self, log_ratio):
+  def _signal_at(self, log_ratio: tf.Tensor) -> tf.Tensor:
     """Returns `F + dF/dlog q`, a constant."""
     value, slope = tfp.math.value_and_gradient(
       self._value_at, tf.stop_gradient(log_ratio)
     )
-    # Where the target excludes an atom, the derivative may be undefined.
+    # The slope is that w.r.t. log p - log q, so its sign is opposite. It may be
+    # undefined at atoms where the target is 0.
     return tf.where(tf.math.is_nan(value - slope), value, value - slope)
 
-  def evaluate(self, values):
-    """Returns the `Evaluation`."""
+  def evaluate(self, values: tf.Tensor) -> Evaluation:
+    """Returns the `Evaluation` at values of the discrete parts."""
+    # The name lets diagnostics find the calls of the target in a graph.
     values = tf.identity(values, name=EVALUATION)
     log_p, log_q = self._log_densities(values)
-    log_ratio = log_p - log_q
+    log_ratio = log_p - log_q  # [m] + batch_shape
     signal = self._signal_at(log_ratio)
+    # At q = p the signal is then 0, and so is its variance.
     signal -= self._signal_at(tf.zeros([], log_ratio.dtype))
     return Evaluation(self._value_at(log_ratio), signal)
 
 
 def _reparameterized_loss(
-  target,
-  surrogate,
-  sample_size,
-  importance_sample_size,
-  discrepancy_fn,
-  stopped,
-  exact_entropy,
-  seed,
-):
-  """TFP's loss: nothing is discrete."""
+  target: Callable[..., tf.Tensor],
+  surrogate: Distribution,
+  sample_size: int,
+  importance_sample_size: int,
+  discrepancy_fn: _Csiszar,
+  stopped: Distribution | None,
+  exact_entropy: bool,
+  seed: Seed,
+) -> tf.Tensor:
+  """Returns TFP's loss, for a surrogate without discrete parts."""
   kinds = tfp.vi.GradientEstimators
   kind = kinds.REPARAMETERIZATION
-  if stopped is not None:
+  if stopped is not None:  # TFP asks for this kind to use it.
     kind = kinds.DOUBLY_REPARAMETERIZED
   if not exact_entropy:
     return tfp.vi.monte_carlo_variational_loss(
@@ -302,6 +360,7 @@ def _reparameterized_loss(
       stopped_surrogate_posterior=stopped,
       seed=seed,
     )
+  # E[log q - log p], with -E[log q] replaced by the entropy.
   sample_seed, target_seed = random.split_seed(seed, n=2)
   sample = surrogate.sample(sample_size, seed=sample_seed)
   log_p = tf.convert_to_tensor(call_target(target, sample, target_seed))
