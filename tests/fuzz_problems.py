@@ -217,6 +217,12 @@ def numbers_of(problem, layout):
   parameters = family.parameters(
     rng, problem.style, problem.batch, problem.size, is_half
   )
+  if 'probs' in parameters:
+    # Gradients of a smaller probability pass through numbers that underflow.
+    is_wide = problem.dtype == 'float64'
+    least = 1e8 * np.finfo(np.float64 if is_wide else np.float32).tiny
+    probs = parameters['probs']
+    parameters['probs'] = np.where(probs < least, 0.0, probs)
   dtype = numpy_dtype(problem.dtype)
   parameters = {k: np.asarray(v).astype(dtype) for k, v in parameters.items()}
   counts, site_counts = _total_counts(problem, layout, rng)
