@@ -555,6 +555,15 @@ def test_a_budget_needs_draws_that_share_the_variance_of_one(baseline):
     )
 
 
+def test_bounds_refuse_a_countable_support():
+  case = lambda x: (
+    lambda z: z,
+    tfd.Poisson(log_rate=tf.reduce_sum(x, axis=-1)),
+  )
+  with raises(ValueError, 'problem'):
+    diagnostics.variance_bounds(reinforce(), case, [LOGITS])
+
+
 def test_bounds_need_a_single_draw():
   with raises(ValueError, 'num_samples'):
     diagnostics.variance_bounds(

@@ -12,7 +12,7 @@ from tfp_rb.estimators.base import GradientEstimator
 from tfp_rb.estimators.rao_blackwell import rao_blackwellize
 from tfp_rb.internal import checks
 from tfp_rb.internal.types import Problem, TensorLike
-from tfp_rb.partitions import partition_of
+from tfp_rb.partitions import check_discrete, partition_of
 
 __all__ = ['VarianceBound', 'variance_bounds']
 
@@ -76,9 +76,11 @@ def variance_bounds(
       row with the least `bound` (the first one, if there are several).
 
   Raises:
+    TypeError: The distribution is not discrete.
     ValueError: `estimator` draws more than once, or its outcomes cannot be
       enumerated, or `budget` is given and the variance of several draws does
       not follow from the variance of one.
+    NotImplementedError: No partition is registered for the distribution.
 
   #### Examples
 
@@ -110,6 +112,15 @@ def variance_bounds(
     budget = checks.check_int(budget, 'budget', minimum=1)
     _check_draws_share(estimator)
   parameters = [tf.convert_to_tensor(p) for p in parameters]
+  _, distribution = problem(*parameters)
+  check_discrete(distribution)
+  num_values = partition_of(distribution).num_values
+  if num_values is None:
+    raise ValueError(
+      '`problem` must return a distribution with finitely many values; got a '
+      f'`{type(distribution).__name__}`. Use `sampled_moments` for each '
+      '`num_summed`.'
+    )
 
   def variance_of_one_draw(k: int) -> float:
     summed = rao_blackwellize(estimator, num_summed=k)
@@ -118,8 +129,6 @@ def variance_bounds(
     )
 
   plain = variance_of_one_draw(0)
-  _, distribution = problem(*parameters)
-  num_values = partition_of(distribution).num_values
   largest = num_values
   if budget is not None and budget < num_values:
     largest = budget - 1  # At least one draw, since not all can be summed.

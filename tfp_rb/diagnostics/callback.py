@@ -1,4 +1,4 @@
-"""A Keras callback that measures while a model is trained."""
+"""A Keras callback that measures gradients while a model is trained."""
 
 import os
 from typing import Any
@@ -28,8 +28,9 @@ class GradientVariance(keras.callbacks.Callback):
   * the mean of every other scalar that `compute_step_loss` returns, such as
     `rest` for the models of this library.
 
-  Training goes on as it would without: seeds are stateless, and what estimator
-  and layers keep (the step of a temperature, moving averages) is put back.
+  Training is not affected. The seeds are stateless, and the callback restores
+  the state of the estimator and the layers (the step of a temperature, moving
+  averages).
 
   #### Examples
 
@@ -42,7 +43,7 @@ class GradientVariance(keras.callbacks.Callback):
   images = tf.zeros([8, 784], tf.uint8)
   batch = (images, images, tf.zeros([8], tf.int32))
   callback = tfp_rb.diagnostics.GradientVariance(
-      tempfile.mkdtemp(), batch, num_pairs=2)
+      tempfile.mkdtemp(), batch=batch, num_pairs=2)
   history = model.fit(tf.data.Dataset.from_tensors(batch), verbose=0,
                       callbacks=[callback])
   ```
@@ -60,12 +61,13 @@ class GradientVariance(keras.callbacks.Callback):
     """Makes the callback.
 
     Args:
-      log_dir: Python `str`, where the summaries go; the `log_dir` of
-        `keras.callbacks.TensorBoard` will do.
-      batch: Tuple of arrays or `Tensor`s, one batch as `fit` is given them.
-      every: Python `int`, epochs from one measurement to the next.
-      num_pairs: Python `int`, pairs of gradients of a measurement, at least 2.
-      seed: Python `int`, of these gradients.
+      log_dir: Python `str`, the directory of the summaries. It may be the
+        `log_dir` of `keras.callbacks.TensorBoard`.
+      batch: Tuple of arrays or `Tensor`s, one batch as `fit` receives it.
+      every: Python `int`, the number of epochs per measurement.
+      num_pairs: Python `int`, the number of pairs of gradients per measurement,
+        at least 2.
+      seed: Python `int`, the seed of these gradients.
     """
     super().__init__()
     self.log_dir = log_dir
@@ -74,8 +76,9 @@ class GradientVariance(keras.callbacks.Callback):
     self.every = checks.check_int(every, 'every', minimum=1)
     self.num_pairs = checks.check_int(num_pairs, 'num_pairs', minimum=2)
     self.seed = checks.check_int(seed, 'seed', minimum=0)
-    self._writer = None
-    self._gradient = None
+    # Keras sets the model, and starts the training, after the constructor.
+    self._writer: Any = None
+    self._gradient: Any = None
 
   def set_model(self, model: keras.Model) -> None:
     if not hasattr(model, 'step_metrics'):
@@ -86,8 +89,8 @@ class GradientVariance(keras.callbacks.Callback):
       )
     if getattr(model, 'optimizer', None) is None:
       raise ValueError(
-        '`GradientVariance` needs a compiled model, since the step is that of '
-        f'its optimizer, but this `{type(model).__name__}` has none. Call '
+        '`model` must be compiled, because the loss depends on the step of its '
+        f'optimizer; got a `{type(model).__name__}` without an optimizer. Call '
         '`compile` first.'
       )
     super().set_model(model)
@@ -101,15 +104,15 @@ class GradientVariance(keras.callbacks.Callback):
   ) -> None:
     if (epoch + 1) % self.every:
       return
-    others = []
+    others = []  # what `step_metrics` returned for each seed
 
-    def gradient(seed):
+    def gradient(seed: tf.Tensor) -> list[tf.Tensor]:
       gradients, values = self._gradient(seed)
       others.append(values)
       return gradients
 
-    # A model may note the step in a variable of its estimator, and have
-    # layers that keep averages.
+    # A model may store the step in a variable of its estimator, and its layers
+    # may update moving averages.
     estimator = getattr(self.model, 'estimator', None)
     own = getattr(estimator, 'variables', ())
     state = (*own, *self.model.non_trainable_variables)
@@ -121,7 +124,7 @@ class GradientVariance(keras.callbacks.Callback):
     finally:
       for variable, value in kept:
         variable.assign(value)
-    # Keras' `TensorBoard` lets summaries pass at some steps only.
+    # `keras.callbacks.TensorBoard` disables summaries at most steps.
     with tf.summary.record_if(True), self._writer.as_default(step=epoch):
       tf.summary.scalar('gradient_variance', variance)
       tf.summary.scalar('gradient_variance_low', low)
@@ -133,7 +136,10 @@ class GradientVariance(keras.callbacks.Callback):
   def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
     self._writer.close()
 
-  def _gradient_and_others(self, seed):
+  def _gradient_and_others(
+    self, seed: tf.Tensor
+  ) -> tuple[list[tf.Tensor] | None, dict[str, tf.Tensor]]:
+    # Tapes know the variables of TensorFlow inside those of Keras.
     variables = [v.value for v in self.model.trainable_variables]
     with tf.GradientTape() as tape:
       values = self.model.step_metrics(self.batch, seed)
