@@ -1,6 +1,6 @@
-"""Partitions: the most probable values of a distribution, and its rest."""
+"""Splits a distribution into its most probable values and the rest."""
 
-# Importing the families registers them.
+# These modules register their families when they are imported.
 from tfp_rb.partitions import (  # noqa: F401
   counts,
   kinds,

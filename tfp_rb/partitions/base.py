@@ -1,4 +1,4 @@
-"""What a partition is, and the registry that finds one for a distribution."""
+"""Defines partitions and the registry that finds one for a distribution."""
 
 from collections.abc import Callable
 import copy
@@ -35,8 +35,8 @@ __all__ = [
 
 tfd = tfp.distributions
 
-# The most values that are listed where a family has no way of its own to
-# exclude given values.
+# `excluding` lists the whole support of a family that does not override it. A
+# support with more values than this is refused.
 _MOST_LISTED = 2**16
 
 
@@ -44,18 +44,19 @@ _Self = TypeVar('_Self', bound='Partition')
 
 
 class Partition:
-  """The `k` most probable values of a distribution, and a way to draw the rest.
+  """Holds the `k` most probable values of a distribution, and draws the rest.
 
   ```none
   sum(exp(log_weights)) + exp(log_rest) = 1
   ```
 
-  The log-weights are constants: no gradient passes through them. A value of
-  weight 0 may be anything; it is replaced before a user's function sees it.
+  These are the set `C_k` and its complement in Equation (8) of the paper. The
+  log-weights are constants: no gradient passes through them. A value of weight
+  0 is arbitrary; it is replaced before your function sees it.
 
   A partition with `k = 0` stands for the whole distribution: `best(k)` and
-  `excluding(values)` make other partitions of the same distribution from it
-  and share its tables. The families of this library are subclasses that turn
+  `excluding(values)` make other partitions of the same distribution from it,
+  which share its tables. The families of this library are subclasses that turn
   uniforms into draws (`num_uniforms`, `rest_from_uniforms`).
 
   Attributes:
@@ -64,18 +65,19 @@ class Partition:
       departs from the best value at the later sites.
     log_weights: `Tensor` of shape `[k] + batch_shape`, `log q(value)`.
     log_rest: `Tensor` of `batch_shape`, log of the mass of all other values.
-    batch_shape: List, the batch shape: ints where known, scalar Tensors where
-      not.
+    batch_shape: List, the batch shape: a Python `int` for each dimension that
+      is known statically, a scalar Tensor for the others.
     num_values: Python `int`, the size of the support (the largest in the
-      batch), or `None` where it is infinite or not known statically.
-    distribution: The distribution; filled in when the partition is found.
-    num_uniforms: Python `int`, the number of uniforms that make a draw from the
-      rest; `None` where draws are made from a seed only.
+      batch), or `None` if it is infinite or not known statically.
+    distribution: The distribution; `partition_of` sets it.
+    num_uniforms: Python `int`, the number of uniforms per draw from the rest;
+      `None` if the partition draws from a seed.
   """
 
-  distribution: Any = None  # filled in when the partition is found
+  distribution: Any = None  # `partition_of` sets it.
   num_uniforms: int | None = None
-  # Whether `excluding` takes values with a larger batch, and returns that.
+  # Whether `excluding` accepts values with a larger batch shape, which the
+  # result then has.
   broadcasts: bool = False
 
   def __init__(
@@ -89,7 +91,7 @@ class Partition:
     score_norm: Integrand | None = None,
     excluding: Callable[[tf.Tensor], 'Partition'] | None = None,
   ) -> None:
-    """Makes a partition from functions, for `RegisterPartition`.
+    """Makes a partition from functions, for use in `RegisterPartition`.
 
     Args:
       values: See the attributes.
@@ -97,21 +99,23 @@ class Partition:
       log_rest: See the attributes.
       sample_rest: Callable `(num_draws, seed) -> values` of shape
         `[num_draws] + batch_shape + event_shape`, independent draws from `q`
-        given that none of `values` is drawn; `None` if no other value exists.
+        conditioned on none of `values`; `None` if no other value exists.
       num_values: See the attributes.
-      log_prob: Callable, the differentiable `log q` of values of shape
-        `[m] + batch_shape + event_shape`; `None` stands for the distribution's.
-      score_norm: Callable, the squared norm of the score with respect to the
-        natural parameter (logits, log-rate, ...), up to a constant factor, of
-        the same values; needed by `baselines.Optimal` only.
-      excluding: Callable, the partition of the same distribution into given
-        values, `[n] + batch_shape + event_shape`, and all others. It is needed
-        for a set other than the best, and to draw without replacement, where
-        the support is not finite.
+      log_prob: Callable that returns the differentiable `log q` of values of
+        shape `[m] + batch_shape + event_shape`; `None` stands for `log_prob` of
+        the distribution.
+      score_norm: Callable that returns, for the same values, the squared norm
+        of the score with respect to the natural parameter (logits, log-rate,
+        ...), up to a constant factor; only `baselines.Optimal` requires it.
+      excluding: Callable that splits the same distribution into given values,
+        `[n] + batch_shape + event_shape`, and all others. If the support is
+        infinite, it is required to sum given atoms and to draw without
+        replacement.
     """
     self.values = values
     self.log_weights = log_weights
     self.log_rest = log_rest
+    # `Sampled` and the first step of `RegisterPartition` have no Tensors yet.
     self.batch_shape = [] if log_rest is None else shapes.as_list(log_rest)
     self.num_values = num_values
     self.has_rest = sample_rest is not None
@@ -119,19 +123,21 @@ class Partition:
     self._log_prob_fn = log_prob
     self._score_norm_fn = score_norm
     self._excluding_fn = excluding
-    self._function: Any = None
+    self._function: Any = None  # `RegisterPartition` sets it.
 
   def replace(self: _Self, **changes: Any) -> _Self:
-    """Returns a copy with other attributes."""
+    """Returns a copy with some attributes changed."""
+    # The copy is shallow, so all partitions of a distribution share its tables.
+    # Calling the constructor would pass over them again.
     result = copy.copy(self)
     vars(result).update(changes)
     return result
 
   def _replace(self, **changes: Any) -> 'Partition':
-    """Returns a partition of functions in which some are others.
+    """Returns a partition made from functions, some of which are replaced.
 
-    For `RegisterPartition`, where a family is made of another one. The name is
-    that of a named tuple, which a partition once was.
+    Use it in `RegisterPartition` to derive a family from another one. It has
+    the name of a method of named tuples because a partition used to be one.
 
     Args:
       **changes: Arguments of `Partition`.
@@ -179,6 +185,8 @@ class Partition:
     """Returns independent draws from the rest."""
     if self.num_uniforms is None:
       return self._sample_rest_fn(num_draws, seed)
+    # The uniforms are float64 for every dtype of the parameters. In float32, a
+    # value with less than 2^-24 of the mass would never be drawn.
     shape = [num_draws, *self.batch_shape, self.num_uniforms]
     return self.rest_from_uniforms(random.uniform(shape, seed))
 
@@ -205,7 +213,7 @@ class Partition:
   def log_prob(self, values: tf.Tensor) -> tf.Tensor:
     """Returns the differentiable `log q`, `[m] + batch_shape`."""
     if self.distribution is not None and self.distribution.validate_args:
-      # The distribution checks itself and the values, as TFP would.
+      # The distribution checks its parameters and the values, as in TFP.
       with tf.control_dependencies([self.distribution.log_prob(values)]):
         return tf.identity(self._log_prob(values))
     return self._log_prob(values)
@@ -225,11 +233,12 @@ class Partition:
     return self._score_norm_fn(values)
 
   def best(self, num_summed: int) -> 'Partition':
-    """Returns the partition into the best values (or all) and the rest."""
+    """Splits off the `num_summed` best values, or all if there are fewer."""
+    # The families of this library override this method.
     return self._of_user(self._function(self.distribution, num_summed))
 
   def _of_user(self, result: Any) -> 'Partition':
-    """Completes what a function of the user returned."""
+    """Checks and completes the result of a function of the user."""
     if not isinstance(result, Partition):
       raise TypeError(
         f'`{self._function.__name__}`, registered for `{self.name}`, must '
@@ -240,17 +249,18 @@ class Partition:
     )
 
   def excluding(self, values: tf.Tensor) -> 'Partition':
-    """Splits the support into `values`, whatever they are, and the rest.
+    """Splits the support into the given values and the rest.
 
     Args:
-      values: `Tensor` of shape `[n] + batch_shape + event_shape`. A value that
-        is repeated is excluded once, but listed with its weight each time.
+      values: `Tensor` of shape `[n] + batch_shape + event_shape`. A repeated
+        value is excluded once, but each copy is listed with its full weight.
 
     Returns:
       partition: A `Partition` with these values.
     """
     if self._excluding_fn is not None:
       return self._of_user(self._excluding_fn(values))
+    # Without `excluding`, the rest can only be drawn from a list of all values.
     if self.num_values is None or self.num_values > _MOST_LISTED:
       found = 'infinitely many' if self.num_values is None else self.num_values
       raise NotImplementedError(
@@ -262,15 +272,15 @@ class Partition:
     return _Listed(self.best(self.num_values), values)
 
   def truncated(self, num_summed: tf.Tensor) -> 'Partition':
-    """Returns the partition whose rest begins at another place in each row.
+    """Returns a partition that sums fewer values, by a count for each row.
 
     Args:
-      num_summed: `int32` `Tensor` of `batch_shape`: how many of `values` are
-        summed. The others belong to the rest.
+      num_summed: `int32` `Tensor` of `batch_shape`, the number of `values` that
+        are summed. The others belong to the rest.
 
     Returns:
-      partition: A `Partition` with the same `values`, of which only the first
-        ones have weight.
+      partition: A `Partition` with the same `values`. Those that are not summed
+        have weight 0.
     """
     return _Truncated(self, num_summed)
 
@@ -279,24 +289,24 @@ class Partition:
     return tf.convert_to_tensor(self.distribution.mean())
 
   def relaxation(self) -> Relaxation | None:
-    """Returns the relaxed form, or `None` where there is none."""
+    """Returns the relaxed form, or `None` if there is none."""
     return None
 
   def sites(self) -> 'list[SiteGroup]':
-    """Returns the independent sites in groups; none if there is one site."""
+    """Returns the groups of independent sites; `[]` for a single site."""
     return []
 
 
 class SiteGroup(NamedTuple):
-  """Sites of a product that have one family: `S` of them.
+  """Holds `S` independent sites of a product that have the same family.
 
   Attributes:
     partition: Whole `Partition` of the sites, with batch shape
       `batch_shape + [S]`.
-    extract: Callable, joint values `[n] + batch_shape + event_shape` to those
-      of the sites, `[n] + batch_shape + [S] + event_shape_of_site`.
-    insert: Callable, joint values and values of the sites to joint values in
-      which the sites of this group are replaced.
+    extract: Callable that maps joint values `[n] + batch_shape + event_shape`
+      to the values of the sites, `[n] + batch_shape + [S] + site_event_shape`.
+    insert: Callable that takes joint values and values of the sites. It returns
+      the joint values with the sites of this group replaced.
   """
 
   partition: Partition
@@ -305,27 +315,28 @@ class SiteGroup(NamedTuple):
 
 
 class _Listed(Partition):
-  """Given values, and a rest that is drawn from the list of the support."""
+  """Excludes given values, and draws the rest from a list of the support."""
 
   num_uniforms = 1
 
   def __init__(self, every: Partition, values: tf.Tensor) -> None:
     batch_rank = every.log_rest.shape.rank
     equal = tf.equal(values[:, tf.newaxis], every.values[tf.newaxis])
+    # Compare whole events.
     equal = tf.reduce_all(
       equal, axis=list(range(2 + batch_rank, equal.shape.rank))
     )  # [n, num_values] + batch_shape
-    masses = every.weights
+    masses = every.weights  # [num_values] + batch_shape
     self._masses = tf.where(
       tf.reduce_any(equal, axis=0), tf.zeros_like(masses), masses
     )
-    # In float64: a long sum of float32 would be off in the fourth digit.
+    # A long sum in float32 would be wrong in the fourth digit.
     rest = tf.reduce_sum(tf.cast(self._masses, tf.float64), axis=0)
     self._every = every
     self.distribution = every.distribution
     index = tf.argmax(tf.cast(equal, tf.int32), axis=1, output_type=tf.int32)
-    # As listed: the gradient by a shift passes through the values, and what is
-    # not in the support has no `log_prob`.
+    # Take the listed copies: the gradient w.r.t. a shift passes through them,
+    # and a value outside the support has no `log_prob`.
     values = shapes.take(every.values, index)
     super().__init__(
       values=values,
@@ -342,6 +353,7 @@ class _Listed(Partition):
 
   def rest_from_uniforms(self, u: tf.Tensor) -> tf.Tensor:
     rank = self.log_rest.shape.rank
+    # The search runs along the last axis: `batch_shape + [num_values]`.
     rows = tf.transpose(self._masses, [*range(1, rank + 1), 0])
     index = random.search_index(rows[tf.newaxis], u[..., 0])
     return shapes.take(self._every.values, index)
@@ -360,7 +372,7 @@ class _Listed(Partition):
 
 
 class _Truncated(Partition):
-  """The first values of another partition; the number differs by row."""
+  """Sums the first values of another partition, by a count for each row."""
 
   def __init__(self, longer: Partition, num_summed: tf.Tensor) -> None:
     self._longer = longer
@@ -369,9 +381,10 @@ class _Truncated(Partition):
     slots = tf.reshape(
       tf.range(weights.shape[0]), [-1] + [1] * (weights.shape.rank - 1)
     )
-    is_summed = slots < num_summed
+    is_summed = slots < num_summed  # [k] + batch_shape
     nothing = tf.zeros_like(weights)
-    # Masses of the rest: of its listed values, then of what is not listed.
+    # The rest holds the listed values that are not summed, and as its last
+    # entry all values that are not listed.
     self._masses = tf.concat(
       [
         tf.where(is_summed, nothing, weights),
@@ -380,6 +393,7 @@ class _Truncated(Partition):
       axis=0,
     )
     self._num_listed = weights.shape[0]
+    # The first uniform chooses an entry of `_masses`.
     if longer.num_uniforms is not None:
       self.num_uniforms = 1 + longer.num_uniforms
     super().__init__(
@@ -404,10 +418,12 @@ class _Truncated(Partition):
     return self._choose(u[..., 0], self._longer.rest_from_uniforms(u[..., 1:]))
 
   def _choose(self, u: tf.Tensor, unlisted: tf.Tensor) -> tf.Tensor:
-    """Takes a listed value, or else the one that is not listed."""
+    """Chooses a listed value, or the given draw beyond the list."""
     rank = self.log_rest.shape.rank
     masses = tf.transpose(self._masses, [*range(1, rank + 1), 0])
     index = random.search_index(masses[tf.newaxis], u)
+    # The index `num_listed` stands for the unlisted value and must not be
+    # gathered.
     listed = shapes.take(self.values, tf.minimum(index, self._num_listed - 1))
     is_listed = shapes.with_event_rank(index < self._num_listed, listed)
     return tf.where(is_listed, listed, unlisted)
@@ -417,10 +433,12 @@ class _Truncated(Partition):
 
 
 class Sampled(Partition):
-  """The whole of a distribution without partition: it can only be drawn."""
+  """Stands for a distribution without a partition: it can only be sampled."""
 
   def __init__(self, distribution: Distribution, error: Exception) -> None:
     self.distribution = distribution
+    # The error says how to register a partition. It is raised only if an
+    # estimator asks for more than draws.
     self._error = error
     super().__init__(
       values=None,
@@ -442,21 +460,21 @@ class Sampled(Partition):
 
 
 class NotRegisteredError(NotImplementedError):
-  """Raised for a distribution without partition."""
+  """Raised for a distribution without a registered partition."""
 
 
 class Family(NamedTuple):
-  """What is registered for a class of distributions.
+  """Holds the registration of a class of distributions.
 
   Attributes:
-    whole: Callable, distribution to the whole `Partition`; `None` for a family
-      of which only the kind is known.
-    kind: Python `str`, what the values are: 'bits', 'labels', 'vectors' (one
+    whole: Callable that maps a distribution to its whole `Partition`; `None` if
+      only the kind is known.
+    kind: Python `str`, the kind of values: 'bits', 'labels', 'vectors' (one
       of `K` unit vectors), 'numbers' (a finite set), 'successes' (0 to a known
       count), 'counts' (0, 1, ...), 'ranks' (1, 2, ...), 'parts' (several of
       these), 'wrapped' (those of the wrapped `distribution`) or 'transformed'.
       `None` if unknown.
-    is_of_user: Python `bool`, whether it was registered by `RegisterPartition`.
+    is_of_user: Python `bool`, whether `RegisterPartition` registered it.
   """
 
   whole: Callable[[Distribution], Partition] | None
@@ -464,28 +482,31 @@ class Family(NamedTuple):
   is_of_user: bool = False
 
 
+# Modules fill the registry when they are imported, users by
+# `RegisterPartition`. No call of the library changes it.
 _REGISTRY: dict[type, Family] = {}
 _UNKNOWN = Family(None)
 
 
 def plain_class(kind: type) -> type:
-  """Returns the class of which a wrapper of TFP may be an instance.
+  """Returns the class under which a class of distributions is registered.
 
-  Around a distribution that is no `CompositeTensor`, as one of the user's,
-  `tfd.Independent` and its like make instances of a base class of theirs.
+  A wrapper of TFP such as `tfd.Independent` returns an instance of its private
+  base class `_Independent` if the distribution inside is not a
+  `CompositeTensor`, for example because a user defined it.
 
   Args:
     kind: A class of distributions.
 
   Returns:
-    kind: That base class, where there is one.
+    kind: The private base class if there is one, else the class itself.
   """
   base = kind.__mro__[1]
   return base if base.__name__ == f'_{kind.__name__}' else kind
 
 
 def register(distribution_class: type, kind: str) -> Callable[[Any], Any]:
-  """Returns a decorator for a callable from distribution to whole partition."""
+  """Returns a decorator that registers a family of this library."""
 
   def decorate(whole: Any) -> Any:
     _REGISTRY[plain_class(distribution_class)] = Family(whole, kind)
@@ -498,11 +519,11 @@ _Function = TypeVar('_Function', bound=Callable[[Any, int], Partition])
 
 
 class RegisterPartition:
-  """Decorator that registers how a class of distributions is partitioned.
+  """Registers, as a decorator, how a class of distributions is partitioned.
 
   The decorated function takes a distribution and a Python `int` `num_summed`
-  and returns a `Partition` of the `num_summed` most probable values, or of all
-  where the support has fewer. It serves the subclasses of the class, too.
+  and returns a `Partition` with the `num_summed` most probable values, or with
+  all values if there are fewer. Subclasses of the class use it as well.
 
   #### Examples
 
@@ -527,7 +548,7 @@ class RegisterPartition:
   """
 
   def __init__(self, distribution_class: type[Distribution]) -> None:
-    """Names the class to register for.
+    """Takes the class to register.
 
     Args:
       distribution_class: A subclass of `tfp.distributions.Distribution`.
@@ -558,11 +579,13 @@ class RegisterPartition:
     )
 
     def whole(distribution: Distribution) -> Partition:
+      # `best` needs a partition that knows the distribution and the function.
       empty = Partition(None, None, None, None).replace(
         distribution=distribution, _function=function
       )
       return empty.best(0)
 
+    # The kind may be known already; see `kinds.py`.
     known = _REGISTRY.get(self._distribution_class, _UNKNOWN)
     _REGISTRY[self._distribution_class] = Family(whole, known.kind, True)
     return function
@@ -570,6 +593,7 @@ class RegisterPartition:
 
 def family_of(distribution: Distribution) -> Family | None:
   """Returns the `Family` of the nearest class in the MRO, or `None`."""
+  # A subclass, for example one of the user, inherits the partition.
   for kind in type(distribution).__mro__:
     if kind in _REGISTRY:
       return _REGISTRY[kind]
@@ -586,7 +610,7 @@ def partition_of(distribution: Distribution) -> Partition:
     whole: A `Partition` with `k = 0`.
 
   Raises:
-    NotRegisteredError: The distribution has none.
+    NotRegisteredError: No partition is registered for the distribution.
   """
   family = family_of(distribution)
   if family is None or family.whole is None:
@@ -598,9 +622,9 @@ def partition_of(distribution: Distribution) -> Partition:
       f'No partition is registered for `{kind}`, so its most probable values '
       'cannot be summed. Decorate a function with '
       f'`@tfp_rb.RegisterPartition({kind})` that takes the distribution and '
-      '`num_summed` and returns a `tfp_rb.Partition`; or only draw, with '
-      '`num_summed=0` or by `tfp_rb.REINFORCE(num_samples=...)`, which needs '
-      f'`sample` and `log_prob` alone. Registered: {known}.'
+      '`num_summed` and returns a `tfp_rb.Partition`. Or only sample, with '
+      '`num_summed=0` or `tfp_rb.REINFORCE(num_samples=...)`, which requires '
+      f'only `sample` and `log_prob`. Registered: {known}.'
     )
   whole = family.whole(distribution)
   whole.distribution = distribution
@@ -615,6 +639,8 @@ def check_discrete(distribution: Any) -> None:
       f'{distribution!r}. Pass the distribution itself, e.g. '
       '`tfd.Categorical(logits=logits)`.'
     )
+  # TFP has no flag for discrete distributions, but a reparameterized one is
+  # certainly continuous.
   reparameterized = tfd.FULLY_REPARAMETERIZED
   if distribution.reparameterization_type == reparameterized:
     raise TypeError(
@@ -628,18 +654,17 @@ def check_discrete(distribution: Any) -> None:
 def partition(distribution: Distribution, num_summed: int) -> Partition:
   """Splits the support of `distribution` into its `k` best values and the rest.
 
-  The `k` most probable values are found exactly and without enumerating the
-  support where that is large or infinite; the rest is drawn exactly and
-  without rejection.
+  The `k` most probable values are exact, and a large or infinite support is not
+  enumerated. Draws from the rest are exact and need no rejection.
 
-  Masses are computed in float32 or wider, also for parameters in half
+  Masses are computed in float32 or wider, even for parameters in half
   precision. Values have the dtype of the distribution. If that dtype cannot
-  hold them, `partition` raises a `ValueError` where the number of values shows
-  it, for example for 300 classes in `uint8`. Otherwise, for example for
+  hold them, `partition` raises a `ValueError` if the number of values shows it,
+  for example for 300 classes in `uint8`. Otherwise, for example for
   `Poisson(1e9)` or a shift of 1e8 in float32, the values are rounded; build the
   distribution with `validate_args=True` to get an error instead.
 
-  A draw uses uniforms with 52 random bits, whatever the dtype of the
+  A draw uses uniforms with 52 random bits, regardless of the dtype of the
   parameters. So a value can be drawn if it holds more than 2^-52 of the mass of
   the rest.
 
@@ -677,7 +702,7 @@ def partition(distribution: Distribution, num_summed: int) -> Partition:
 def check_num_summed(result: Partition, num_summed: int) -> Partition:
   """Returns `result` unless it has fewer than `num_summed` values."""
   found = result.values.shape[0]
-  # Of an empty batch the number of values may be unknown, and does not matter.
+  # For an empty batch the number of values may be unknown; it does not matter.
   if found < num_summed and not result.is_empty:
     raise ValueError(
       '`num_summed` must be at most the number of values of the distribution, '

@@ -1,9 +1,10 @@
-"""A long table of log-masses, searched in two levels.
+"""Searches a long table of log-masses in two levels.
 
-The best entries and a draw from the others need two passes over the table, a
-maximum and a sum of exponentials by blocks of about `sqrt(size)` entries; what
-follows looks into few blocks only. (`tf.math.top_k` of the whole table costs
-several such passes, `tf.random.stateless_categorical` one Gumbel per entry.)
+The best entries and a draw from the others need two passes over the table: a
+maximum and a sum of exponentials for each block of about `sqrt(size)` entries.
+All further work touches only a few blocks. (`tf.math.top_k` of the whole table
+costs several such passes. `tf.random.stateless_categorical` draws one Gumbel
+per entry.)
 """
 
 import numpy as np
@@ -15,10 +16,10 @@ __all__ = ['BlockedTable']
 
 
 class BlockedTable:
-  """Log-masses `[rows, size]`, for the best entries and draws from the rest."""
+  """Finds the best of `[rows, size]` log-masses, and draws from the rest."""
 
   def __init__(self, table):
-    """Passes over the table.
+    """Computes the maximum and the sum of each block.
 
     Args:
       table: Differentiable `Tensor` of shape `[rows, size]`, `size` static.
@@ -30,26 +31,29 @@ class BlockedTable:
     whole = table[:, : num_blocks * block_size] if remainder else table
     self._parts = [tf.reshape(whole, [rows, num_blocks, block_size])]
     if remainder:
-      # A block of its own: padding the table would double the cost under XLA.
+      # The remainder is a block of its own. Padding the whole table would
+      # double the cost under XLA.
       last = tf.pad(
         table[:, num_blocks * block_size :],
         [[0, 0], [0, block_size - remainder]],
         constant_values=-np.inf,
       )
       self._parts.append(last[:, tf.newaxis])
-    # The maximum over the table, not over those of the blocks: a second pass,
-    # yet faster than waiting for the first under XLA.
+    # This is a second pass over the table. Under XLA it is still faster than
+    # to wait for the maxima of the blocks. A slice of the output of `top_k`
+    # would make XLA sort the table, which is about 100 times slower.
     self._highest = tf.stop_gradient(
       tf.reduce_max(table, axis=-1, keepdims=True)
     )
-    self._sums = self._by_block(self._sum_of_masses)
+    self._sums = self._by_block(self._sum_of_masses)  # [rows, blocks]
     self._log_sum = tf.math.log(
       tf.reduce_sum(self._sums, axis=-1, keepdims=True)
     )
 
   def normalised(self, entries):
-    """Log-probabilities of entries `[rows, n]`."""
-    # Not less `highest + log_sum`: that would round at the size of `highest`.
+    """Returns the log-probabilities of entries `[rows, n]`."""
+    # Subtracting the sum `highest + log_sum` would round to the precision of
+    # `highest`, which may be large.
     return (entries - self._highest) - self._log_sum
 
   def _by_block(self, function):
@@ -57,15 +61,15 @@ class BlockedTable:
     return tf.concat([function(part) for part in self._parts], axis=-1)
 
   def _masses(self, part):
-    # In units of the largest, so that nothing overflows; what underflows has a
-    # probability that is 0 in this precision as well.
+    # Masses are relative to the largest, so that nothing overflows. An entry
+    # that underflows has a probability of 0 in this precision anyway.
     return tf.exp(part - self._highest[..., tf.newaxis])
 
   def _sum_of_masses(self, part):
     return tf.reduce_sum(self._masses(part), axis=-1)
 
   def collision(self):
-    """`sum_i p_i^2` of the normalised masses, `[rows, 1]`."""
+    """Returns `sum_i p_i^2` of the normalised masses, `[rows, 1]`."""
     squares = self._by_block(
       lambda part: tf.reduce_sum(self._masses(part) ** 2, axis=-1)
     )
@@ -73,9 +77,10 @@ class BlockedTable:
     return tf.exp(log_square - 2.0 * self._log_sum)
 
   def _take(self, block):
-    """Entries of the blocks `[rows, n]`: `[rows, n, block_size]`."""
+    """Returns the entries of blocks `[rows, n]`: `[rows, n, block_size]`."""
     whole = self._parts[0]
     last = whole.shape[1]
+    # Gathering out of range raises an error in eager mode on a CPU.
     inside = tf.gather(whole, tf.minimum(block, last - 1), batch_dims=1)
     if len(self._parts) > 1:
       is_last = (block == last)[..., tf.newaxis]
@@ -83,27 +88,27 @@ class BlockedTable:
     return tf.stop_gradient(inside)
 
   def split(self, num_best):
-    """Finds the best entries, and the sums of the blocks without them.
+    """Finds the best entries, and sums the blocks without them.
 
     Args:
       num_best: Python `int`, at least 1 and at most the size of the table.
 
     Returns:
       best: `Tensor` of shape `[rows, num_best]`, entries, largest first.
-      index: `int32` `Tensor` of that shape; ties by the lowest.
-      rest_sums: `Tensor` of shape `[rows, blocks]`, for `draw`.
+      index: `int32` `Tensor` of that shape; the lowest index wins a tie.
+      rest_sums: `Tensor` of shape `[rows, blocks]`, for `search`.
       log_rest: `Tensor` of shape `[rows, 1]`, log of the normalised mass of the
-        other entries. A sum of what is left, never a difference.
+        other entries. It is a sum of their masses, never a difference.
     """
     tops = tf.stop_gradient(
       self._by_block(lambda part: tf.reduce_max(part, axis=-1))
     )
-    # The best entries lie in the blocks of the largest maxima. In the order of
-    # the table again, so that ties go to the lowest index.
+    # The best entries lie in the blocks with the largest maxima. Sorting the
+    # blocks restores the order of the table, so the lowest index wins a tie.
     num_blocks = min(num_best, tops.shape[-1])
     _, block = tf.math.top_k(tops, num_blocks)
     block = tf.sort(block, axis=-1)
-    inside = self._take(block)
+    inside = self._take(block)  # [rows, num_blocks, block_size]
     flat = tf.reshape(inside, [self._rows, num_blocks * self._block_size])
     best, position = tf.math.top_k(flat, num_best)
     index = (
@@ -111,6 +116,7 @@ class BlockedTable:
       * self._block_size
       + position % self._block_size
     )
+    # Only the touched blocks are summed again, without the best entries.
     left = _replace(tf.exp(flat - self._highest), position, tf.zeros_like(best))
     left = tf.reshape(left, tf.shape(inside))
     rest_sums = _replace(
@@ -121,29 +127,29 @@ class BlockedTable:
     return best, index, rest_sums, tf.stop_gradient(log_rest)
 
   def exclude(self, index):
-    """The sums of the blocks without the entries `index`.
+    """Sums the blocks without the entries `index`.
 
     Args:
       index: `int32` `Tensor` of shape `[rows, n]`; -1 excludes nothing.
 
     Returns:
-      rest_sums: `Tensor` of shape `[rows, blocks]`, for `draw`.
+      rest_sums: `Tensor` of shape `[rows, blocks]`, for `search`.
       log_rest: `Tensor` of shape `[rows, 1]`, as in `split`.
     """
     block = tf.maximum(index, 0) // self._block_size
     masses = tf.exp(self._take(block) - self._highest[..., tf.newaxis])
     left = tf.reduce_sum(self._without(masses, block, index), axis=-1)
-    # Entries of the same block write the same sum.
+    # Two entries of one block write the same sum, so their order is irrelevant.
     rest_sums = _replace(tf.stop_gradient(self._sums), block, left)
     rest = tf.reduce_sum(rest_sums, axis=-1, keepdims=True)
     return rest_sums, tf.stop_gradient(tf.math.log(rest) - self._log_sum)
 
   def _without(self, masses, block, index):
-    """`masses` of blocks, `[rows, n, block_size]`, 0 at the entries `index`."""
+    """Sets masses `[rows, n, block_size]` to 0 at the entries `index`."""
     entry = block[..., tf.newaxis] * self._block_size + tf.range(
       self._block_size
     )
-    # `==` of Tensors would forget the static shape where rows are not known.
+    # The operator `==` would lose the static shape if `rows` is unknown.
     is_excluded = tf.reduce_any(
       tf.equal(entry[..., tf.newaxis], index[:, tf.newaxis, tf.newaxis]),
       axis=-1,
@@ -156,8 +162,8 @@ class BlockedTable:
     Args:
       index: `int32` `Tensor` of shape `[rows, k]`, or `None` to draw from all.
       rest_sums: As returned by `split`; `None` to draw from all.
-      u: `float64` `Tensor` of shape `[num_draws, rows, 2]`, uniform: one for
-        the block, one for the entry in it.
+      u: `float64` `Tensor` of shape `[num_draws, rows, 2]`, uniforms: one
+        chooses the block, one the entry in the block.
 
     Returns:
       index: `int32` `Tensor` of shape `[num_draws, rows]`.
@@ -176,16 +182,17 @@ class BlockedTable:
 
 
 def _block_size(size):
-  """About `sqrt(size)`, a divisor if there is one; short tables are a block."""
+  """Returns about `sqrt(size)`, or `size` for a short table."""
   if size <= 128:
     return size
+  # A divisor of `size` leaves no remainder, which would be a second tensor.
   root = int(size**0.5)
   divisors = (n for n in range(root, root // 2, -1) if size % n == 0)
   return next(divisors, root)
 
 
 def _replace(table, index, values):
-  """`table` with `values` at `table[row, index[row, :]]`."""
+  """Returns `table` with `values` at `table[row, index[row, :]]`."""
   rows = tf.range(tf.shape(table)[0])[:, tf.newaxis] * table.shape[-1]
   flat = tf.tensor_scatter_nd_update(
     tf.reshape(table, [-1]),

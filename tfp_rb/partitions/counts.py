@@ -1,4 +1,4 @@
-"""Families of counts, each a `Window`: what its odds and tails are."""
+"""Defines the families of counts: the odds and tails of each `Window`."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -15,7 +15,8 @@ __all__ = ['Binomial', 'Geometric', 'NegativeBinomial', 'Poisson', 'Zipf']
 
 tfd = tfp.distributions
 
-# From about 1.5e5 on, the incomplete gamma function of TensorFlow is off.
+# TensorFlow's incomplete gamma function is wrong from about 1.5e5 on, because
+# its series stops before it converges.
 _LARGE_RATE = 1e5
 
 
@@ -24,10 +25,11 @@ def _float64(x):
 
 
 def _inside(parameter, *boundaries):
-  """Stops the gradient at the boundary, where a single value is possible.
+  """Stops the gradient at the boundary, where only one value is possible.
 
-  There the derivative of its probability belongs to values that are impossible
-  and left out. On its own it would multiply the level of `f`.
+  The derivative of its probability at the boundary balances those of impossible
+  values, at which `f` is never evaluated. Without them it would contribute a
+  multiple of `f` itself, so an offset of `f` would change the gradient.
 
   Args:
     parameter: `Tensor`.
@@ -41,9 +43,9 @@ def _inside(parameter, *boundaries):
 
 
 class _Coin(NamedTuple):
-  """A success probability in float64; its logarithms are differentiable.
+  """Holds a success probability in float64, with finite gradients of its log.
 
-  TFP's own `log_prob`s have NaN gradients where a probability is 0 or 1.
+  The `log_prob` of TFP has NaN gradients if a probability is 0 or 1.
   """
 
   probs: tf.Tensor
@@ -65,13 +67,14 @@ def _coin(q):
   return _Coin(
     probs,
     1.0 - probs,
+    # These are 0, not NaN, for 0 successes of probability 0.
     lambda x, y: tf.math.xlogy(x, probs) + tf.math.xlog1py(y, -probs),
   )
 
 
 @register(tfd.Poisson, kind='counts')
 class Poisson(Window):
-  """`q(z) = rate^z exp(-rate) / z!`."""
+  """Implements the Poisson law, `q(z) = rate^z exp(-rate) / z!`."""
 
   def __init__(self, q):
     given = tf.convert_to_tensor(q.log_rate if q.rate is None else q.rate)
@@ -84,18 +87,20 @@ class Poisson(Window):
     super().__init__(q, given, tf.floor(self._rate))
 
   def odds(self, z):
-    return self._rate, z
+    return self._rate, z  # q(z) / q(z - 1) = rate / z
 
   def log_mass(self, z):
     if self._log_rate is not None:
+      # A log-rate of -inf times 0 counts as 0.
       power = tf.math.multiply_no_nan(self._log_rate, z)
     else:
-      # Its gradient is finite at a rate of 0.
+      # The gradient of `xlogy` is finite at a rate of 0.
       power = tf.math.xlogy(z, self._rate)
     return power - self._rate - tf.math.lgamma(z + 1.0)
 
   def tail_inside(self, z, below):
     rate = self._rate
+    # q(Z <= z) = Q(z + 1, rate), https://dlmf.nist.gov/8.4.E10.
     return tf.where(
       rate > _LARGE_RATE,
       _large_poisson_tail(z, below, rate),
@@ -105,30 +110,34 @@ class Poisson(Window):
     )
 
   def score(self, z):
-    return z - self._rate
+    return z - self._rate  # with respect to the log-rate
 
 
 def _large_poisson_tail(z, below, rate):
-  """Tails at a large rate, where `tf.math.igamma` stops before it converges.
+  """Computes tails at a large rate, where `tf.math.igamma` is wrong.
 
-  Temme's uniform expansion, https://dlmf.nist.gov/8.12, relative error below
-  1e-10 within 7 standard deviations of the mean.
+  This is Temme's uniform expansion, https://dlmf.nist.gov/8.12. Its relative
+  error is below 1e-10 within 7 standard deviations of the mean.
 
   Args:
     z: `Tensor` of non-negative values.
-    below: Boolean `Tensor`: `q(Z <= z)` where true, else `q(Z > z)`.
+    below: Boolean `Tensor`: true asks for `q(Z <= z)`, false for `q(Z > z)`.
     rate: `Tensor`.
 
   Returns:
     tail: `Tensor`.
   """
+  # Equation 8.12.1 with lambda = 1 + mu. Rounding may make the square negative.
   a = z + 1.0
   mu = (rate - a) / a
   half_square = tf.maximum(mu - tf.math.log1p(mu), 0.0)
   eta = tf.sign(mu) * tf.sqrt(2.0 * half_square)
   side = tf.where(below, tf.ones_like(a), -tf.ones_like(a))
+  # Maclaurin series of c_0 + 1/3 and c_1, since the closed forms in 8.12.9
+  # cancel near the mean.
   first = eta * (1 / 12 + eta * (-2 / 135 + eta * (1 / 864 + eta / 2835)))
   second = -1 / 540 + eta * (-1 / 288 + eta / 378)
+  # Two terms of 8.12.7, then 8.12.4 (below) or 8.12.3 (above).
   correction = tf.exp(-a * half_square) / tf.sqrt(2.0 * np.pi * a)
   correction *= first - 1 / 3 + second / a
   return 0.5 * tf.math.erfc(side * eta * tf.sqrt(0.5 * a)) + side * correction
@@ -136,11 +145,12 @@ def _large_poisson_tail(z, below, rate):
 
 @register(tfd.NegativeBinomial, kind='counts')
 class NegativeBinomial(Window):
-  """The number of successes before `total_count` failures."""
+  """Implements the number of successes before `total_count` failures."""
 
   def __init__(self, q):
     self._total_count = n = _float64(q.total_count)
     self._coin = _coin(q)
+    # If `total_count` is at most 1, the mass decreases from 0 on.
     mode = tf.floor((n - 1.0) * self._coin.probs / self._coin.failure)
     super().__init__(q, q.total_count, tf.where(n > 1.0, mode, 0.0))
 
@@ -148,6 +158,8 @@ class NegativeBinomial(Window):
     return (z + self._total_count - 1.0) * self._coin.probs, z
 
   def log_mass(self, z):
+    # The binomial coefficient is 1 / ((n + z) B(n, z + 1)). The difference of
+    # three `lgamma`s would cancel for large counts.
     n = self._total_count
     return (
       self._coin.log_prob(z, n)
@@ -156,6 +168,8 @@ class NegativeBinomial(Window):
     )
 
   def tail_inside(self, z, below):
+    # q(Z > z) = I_p(z + 1, n), https://dlmf.nist.gov/8.17.E24. The reflection
+    # 8.17.4 gives the lower tail without a subtraction.
     n = self._total_count
     return tf.math.betainc(
       tf.where(below, n, z + 1.0),
@@ -164,12 +178,13 @@ class NegativeBinomial(Window):
     )
 
   def score(self, z):
+    # With respect to the logits, d log q / d logit = z (1 - p) - n p.
     return z * self._coin.failure - self._total_count * self._coin.probs
 
 
 @register(tfd.Geometric, kind='counts')
 class Geometric(Window):
-  """The number of failures before the first success."""
+  """Implements the number of failures before the first success."""
 
   def __init__(self, q):
     self._coin = coin = _coin(q)
@@ -187,6 +202,7 @@ class Geometric(Window):
     return self._coin.log_prob(np.float64(1.0), z)
 
   def tail_inside(self, z, below):
+    # q(Z > z) = (1 - p)^(z + 1); `expm1` keeps the digits of small lower tails.
     log_above = (z + 1.0) * self._log_failure
     return tf.where(below, -tf.math.expm1(log_above), tf.exp(log_above))
 
@@ -196,12 +212,13 @@ class Geometric(Window):
 
 @register(tfd.Binomial, kind='successes')
 class Binomial(Window):
-  """The number of successes in `total_count` trials."""
+  """Implements the number of successes in `total_count` trials."""
 
   def __init__(self, q):
     static_count = tf.get_static_value(tf.convert_to_tensor(q.total_count))
     num_values = None
     if static_count is not None:
+      # `initial` is for an empty batch, which has no maximum.
       num_values = int(np.max(static_count, initial=0)) + 1
     self._coin = _coin(q)
     self.highest = tf.broadcast_to(
@@ -223,6 +240,7 @@ class Binomial(Window):
     )
 
   def tail_inside(self, z, below):
+    # q(Z > z) = I_p(z + 1, n - z), https://dlmf.nist.gov/8.17.E5.
     n = self.highest
     return tf.math.betainc(
       tf.where(below, n - z, z + 1.0),
@@ -236,10 +254,11 @@ class Binomial(Window):
 
 @register(tfd.Zipf, kind='ranks')
 class Zipf(Window):
-  """`q(z) = z^-power / zeta(power)`.
+  """Implements the Zipf law, `q(z) = z^-power / zeta(power)`.
 
-  TensorFlow has no derivative of `zeta(x, q)` by `x`. So TFP's own `log_prob`
-  and `mean` lack the derivative of the normaliser, and are not used.
+  TensorFlow has no derivative of `zeta(x, q)` with respect to `x`. So the
+  `log_prob` and `mean` of TFP lack the derivative of the normaliser, and this
+  class does not use them.
   """
 
   lowest = 1.0
@@ -255,6 +274,7 @@ class Zipf(Window):
     return -self._power * tf.math.log(z) - _log_zeta(self._power)
 
   def tail_inside(self, z, below):
+    # The Hurwitz zeta function sums `n^-power` over `n > z`.
     above = tf.math.zeta(self._power, z + 1.0) / tf.math.zeta(self._power, 1.0)
     return tf.where(below, 1.0 - above, above)
 
@@ -263,6 +283,8 @@ class Zipf(Window):
     return -tf.math.log(z) - expected
 
   def mean(self):
+    # E[Z] = zeta(power - 1) / zeta(power). The placeholder 3 keeps the gradient
+    # of the branch that is not taken finite.
     is_finite = self._power > 2.0
     power = tf.where(is_finite, self._power, 3.0)
     mean = tf.exp(_log_zeta(power - 1.0) - _log_zeta(power))
@@ -271,13 +293,22 @@ class Zipf(Window):
 
 
 def _log_zeta(s, num_terms=20):
-  """Differentiable `log zeta(s)`, `s > 1`, by Euler-Maclaurin summation."""
+  """Returns the differentiable `log zeta(s)` for `s > 1`.
+
+  Args:
+    s: `float64` `Tensor`.
+    num_terms: Python `int`, the `N` of the Euler-Maclaurin summation in
+      https://dlmf.nist.gov/25.2.E9.
+
+  Returns:
+    log_zeta: `Tensor` of the shape of `s`.
+  """
   n = np.arange(1.0, num_terms)
-  terms = tf.exp(-s[..., tf.newaxis] * np.log(n))
+  terms = tf.exp(-s[..., tf.newaxis] * np.log(n))  # [..., num_terms - 1]
   total = tf.reduce_sum(terms, axis=-1)
   last = tf.exp(-s * np.log(num_terms))
   total += last * (num_terms / (s - 1.0) + 0.5)
-  # B_2j / (2j)! s (s + 1) ... (s + 2j - 2) num_terms^(-s - 2j + 1)
+  # Term j is B_2j / (2j)! s (s + 1) ... (s + 2j - 2) num_terms^(-s - 2j + 1).
   factor = s * last / num_terms
   bernoulli_over_factorial = (
     1 / 12, -1 / 720, 1 / 30240, -1 / 1209600, 1 / 47900160,

@@ -1,7 +1,7 @@
-"""Families without a partition, of which only the kind of values is known.
+"""Registers the kind of values of families that have no partition.
 
-A model may contain them: `vi.build_factored_surrogate_posterior` approximates
-them by a family that has a partition.
+A model may contain such a family: `vi.build_factored_surrogate_posterior`
+approximates its posterior by a family that has a partition.
 """
 
 import tensorflow_probability as tfp
@@ -12,6 +12,7 @@ __all__: list[str] = []
 
 tfd = tfp.distributions
 
+# `None` means that there is no partition.
 register(tfd.ProbitBernoulli, kind='bits')(None)
 register(tfd.StoppingRatioLogistic, kind='labels')(None)
 register(tfd.PoissonLogNormalQuadratureCompound, kind='counts')(None)

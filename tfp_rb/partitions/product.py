@@ -1,16 +1,16 @@
-"""Products of independent sites: `Independent` and `Sample`.
+"""Partitions products of independent sites: `Independent` and `Sample`.
 
-Neither the best values nor the rest needs an enumeration of the product.
+Neither the best values nor the rest requires an enumeration of the product.
 
-The `k` best joint values are found by merging the sites pairwise, a tree in
-which each node keeps its `k` best: a joint value among the `k` best of a pair
-consists of the `i`-th best of one and the `j`-th best of the other with
+The `k` best joint values are found by merging the sites pairwise, in a tree
+whose nodes keep their `k` best values: a joint value among the `k` best of a
+pair consists of the `i`-th best of one and the `j`-th best of the other with
 `(i + 1) (j + 1) <= k`.
 
-The rest is a disjoint union of cylinders. For each prefix of a summed value
-and each symbol that continues it but no summed value, one cylinder holds all
-values that begin so; the later sites are free. The masses are sums of
-positive terms: nothing is subtracted.
+The rest is a disjoint union of cylinders. Take a prefix of a summed value and a
+symbol with which no summed value continues that prefix. The cylinder holds all
+values that begin with the prefix and the symbol; the later sites are free. The
+mass of the rest is a sum of positive terms, never a difference.
 """
 
 from typing import Any
@@ -35,14 +35,15 @@ tfd = tfp.distributions
 
 
 class Product(Partition):
-  """Joint values of independent sites.
+  """Partitions the joint values of independent sites.
 
-  Inside, every Tensor is `[rows, sites, ...]`; outside it is
-  `[n] + batch_shape + site_shape + site_event`.
+  Methods compute with Tensors of shape `[rows, sites, ...]`. Values that come
+  in or go out have shape `[n] + batch_shape + site_shape + site_event`. The
+  "symbols" of a site are the values that its partition lists, by number.
   """
 
   def __init__(self, distribution, sites, site_shape):
-    """Makes the whole.
+    """Makes the partition with `k = 0`.
 
     Args:
       distribution: The distribution.
@@ -56,10 +57,11 @@ class Product(Partition):
     self._num_sites = num_sites = shapes.size(site_shape)
     self._axes = list(range(-len(site_shape), 0))
     self._listed: Any = (
-      None  # the partition of the sites that lists their symbols
+      None  # the partition of the sites that defines their symbols
     )
     self._summed = None  # symbols of `values`, [rows, k, sites]
-    self._complement: Any = None  # cylinders and continuations, as in `trie`
+    # The cylinders and continuations that `trie.complement` returns.
+    self._complement: Any = None
     num_values = sites.num_values
     self._set_num_uniforms(sites)
     batch_shape = sites.batch_shape[: len(sites.batch_shape) - len(site_shape)]
@@ -74,13 +76,13 @@ class Product(Partition):
     self.has_rest = True
 
   def _set_num_uniforms(self, sites):
-    """A draw of the whole takes the uniforms of the sites."""
+    """Gives each site its own uniforms, for draws from all joint values."""
     self.num_uniforms = None
     if sites.num_uniforms is not None:
       self.num_uniforms = self._num_sites * sites.num_uniforms
 
   def _flatten(self, values):
-    """`[n] + batch + sites + event` to `[rows, sites, n, e]`."""
+    """Reshapes `[n] + batch + sites + event` to `[rows, sites, n, e]`."""
     n, rank = shapes.leading(values), self._sites.log_rest.shape.rank
     event = shapes.size(shapes.as_list(values)[1 + rank :])
     rows = shapes.size(self.batch_shape)
@@ -88,7 +90,7 @@ class Product(Partition):
     return tf.transpose(values, [1, 2, 0, 3])
 
   def _unflatten(self, values):
-    """The inverse of `_flatten`."""
+    """Inverts `_flatten`."""
     rank = self._sites.log_rest.shape.rank
     event = shapes.as_list(self._sites.values)[1 + rank :]
     values = tf.transpose(values, [2, 0, 1, 3])
@@ -102,15 +104,16 @@ class Product(Partition):
       num_summed = min(num_summed, self.num_values)
     if num_summed == 0:
       return self
+    # A joint value among the `k` best consists of symbols among the `k` best.
     listed = self._sites.best(num_summed)
-    of_sites = self._symbols(listed)[..., :-1]
-    best, relative = merge(of_sites, num_summed)
+    of_sites = self._symbols(listed)[..., :-1]  # [rows, sites, s]
+    best, relative = merge(of_sites, num_summed)  # [rows, k, sites], [rows, k]
     joint = tf.reduce_sum(of_sites[..., 0], axis=-1, keepdims=True) + relative
     values = tf.gather(
       self._flatten(listed.values),
       tf.transpose(best, [0, 2, 1]),
       batch_dims=2,
-    )
+    )  # [rows, sites, k, e]
     return self._split(
       listed,
       best,
@@ -120,7 +123,7 @@ class Product(Partition):
     )
 
   def _split(self, listed, summed, values, log_weights, is_all=False):
-    """Splits off joint values, `summed` by the symbols that `listed` lists."""
+    """Splits off the joint values with the symbols `summed`."""
     log_weights = tf.reshape(log_weights, [values.shape[0], *self.batch_shape])
     result = self.replace(
       values=values,
@@ -130,7 +133,8 @@ class Product(Partition):
       _summed=summed,
     )
     if is_all:
-      # The complement takes memory in proportion to the square of the values.
+      # Do not build the empty complement: its memory is quadratic in the number
+      # of summed values.
       result.log_rest = tf.fill(
         self.batch_shape, tf.constant(-np.inf, log_weights.dtype)
       )
@@ -139,15 +143,17 @@ class Product(Partition):
     log_rest = tf.reduce_logsumexp(cylinders, axis=[1, 2])
     result._complement = cylinders, continuations
     result.log_rest = tf.stop_gradient(tf.reshape(log_rest, self.batch_shape))
+    # Two uniforms choose the cylinder and the symbol that enters it. One per
+    # site chooses the free symbols. The others draw unlisted values.
     if listed.num_uniforms is not None:
       unlisted = self._num_sites * listed.num_uniforms
       result.num_uniforms = self._num_sites + 2 + unlisted
     return result
 
   def _symbols(self, listed):
-    """Log-probabilities of a site's listed symbols, `[rows, sites, s + 1]`.
+    """Returns the log-probabilities of the symbols, `[rows, sites, s + 1]`.
 
-    The last column is the pseudo-symbol "none of the listed".
+    The last column is the pseudo-symbol that stands for all unlisted values.
     """
     log_weights = tf.concat(
       [listed.log_weights, listed.log_rest[tf.newaxis]], axis=0
@@ -162,6 +168,7 @@ class Product(Partition):
     if self._sites.num_values is not None:
       listed = self._sites.best(self._sites.num_values)
     else:
+      # An infinite support: only the given values of a site become symbols.
       listed = _without_repeats(self._sites.excluding(values))
     site_values = self._flatten(listed.values)
     is_symbol = tf.reduce_all(
@@ -175,12 +182,12 @@ class Product(Partition):
       tf.cast(is_symbol, tf.int32), axis=-1, output_type=tf.int32
     )
     num_listed = listed.values.shape[0]
-    # What a site cannot be is none of its symbols, and has no mass.
+    # A value that is impossible at its site is not a symbol and has no mass.
     is_listed = tf.reduce_any(is_symbol, axis=-1)  # [rows, sites, n]
     index = tf.where(is_listed, index, num_listed)
     own = tf.gather(self._symbols(listed), index, batch_dims=2)
     own = tf.where(is_listed, own, tf.constant(-np.inf, own.dtype))
-    # As listed, since the gradient by a shift passes through the values.
+    # Take the listed copies: the gradient w.r.t. a shift passes through them.
     values = tf.gather(
       site_values, tf.minimum(index, num_listed - 1), batch_dims=2
     )
@@ -194,7 +201,7 @@ class Product(Partition):
   def draw_rest(self, num_draws, seed):
     if self.num_uniforms is not None:
       return super().draw_rest(num_draws, seed)
-    if self._complement is None:
+    if self._complement is None:  # Nothing is summed, so the sites are free.
       return self._sites.draw_rest(num_draws, seed)
     index_seed, rest_seed = random.split_seed(seed, n=2)
     u = random.uniform(
@@ -206,6 +213,7 @@ class Product(Partition):
     return self._assemble(u, unlisted)
 
   def rest_from_uniforms(self, u):
+    # The first uniforms are for symbols, the others for values of the sites.
     num_own = 0 if self._complement is None else self._num_sites + 2
     sites = self._sites if self._complement is None else self._listed
     of_sites = tf.reshape(
@@ -223,11 +231,12 @@ class Product(Partition):
     return self._assemble(u[..., :num_own], unlisted)
 
   def _assemble(self, u, unlisted):
-    """Makes joint values of listed symbols and, where drawn, unlisted ones.
+    """Assembles joint values from drawn symbols and unlisted values.
 
     Args:
-      u: `Tensor` of shape `[n] + batch_shape + [sites + 2]`, uniform.
-      unlisted: Values of the sites beyond the listed symbols, or `None`.
+      u: `Tensor` of shape `[n] + batch_shape + [sites + 2]`, uniforms.
+      unlisted: Draws of unlisted values at all sites, or `None` if all values
+        are listed. Only sites with the pseudo-symbol use them.
 
     Returns:
       values: `Tensor`.
@@ -241,7 +250,7 @@ class Product(Partition):
       cylinders,
       continuations,
       tf.transpose(u, [1, 0, 2]),
-    )
+    )  # [rows, sites, n]
     num_listed = self._listed.values.shape[0]
     draws = tf.gather(
       self._flatten(self._listed.values),
@@ -270,7 +279,7 @@ class Product(Partition):
 
   def sites(self):
     factor, batch_shape = self._sites, [*self.batch_shape, self._num_sites]
-    if len(self._site_shape) > 1:  # the sites become one axis
+    if len(self._site_shape) > 1:  # Flatten the sites to one axis.
       law = tfd.BatchReshape(factor.distribution, batch_shape)
       factor = Reshaped(factor, batch_shape, law)
     rank = self._sites.log_rest.shape.rank
@@ -280,7 +289,7 @@ class Product(Partition):
       return tf.reshape(joint, [shapes.leading(joint), *batch_shape, *event])
 
     def insert(joint, values):
-      del joint  # there are no other sites
+      del joint  # There are no other sites to keep.
       shape = [*self.batch_shape, *self._site_shape, *event]
       return tf.reshape(values, [shapes.leading(values), *shape])
 
@@ -297,10 +306,11 @@ def _of_sample(q):
     )
   sample_shape = [int(n) for n in np.reshape(sample_shape, [-1])]
   base = partition_of(q.distribution)
+  # The batch comes first: `sample_shape` follows it in the shape of a sample.
   batch_shape = base.batch_shape
   ones = [1] * len(sample_shape)
   to_shape = batch_shape + sample_shape
-  # TFP does not reshape an empty batch; its sites are named after the factor.
+  # TFP cannot reshape an empty batch. The sites then refer to the factor.
   with_ones = of_sites = q.distribution
   if not any(isinstance(n, int) and n == 0 for n in batch_shape):
     with_ones = tfd.BatchReshape(q.distribution, batch_shape + ones)
@@ -327,11 +337,12 @@ def _of_independent(q):
 
 
 def _without_repeats(sites):
-  """Makes a symbol that is listed again impossible."""
+  """Makes repeated symbols impossible."""
   values = sites.values
   same = tf.equal(values[:, tf.newaxis], values[tf.newaxis])
   batch_rank = sites.log_rest.shape.rank
   same = tf.reduce_all(same, axis=list(range(2 + batch_rank, same.shape.rank)))
+  # A symbol counts as repeated if an earlier one has the same value.
   size = values.shape[0]
   earlier = np.reshape(
     np.tril(np.ones([size, size], bool), -1), [size, size] + [1] * batch_rank

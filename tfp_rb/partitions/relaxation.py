@@ -1,4 +1,4 @@
-"""Distributions as sites of one-hot vectors, for estimators that relax them."""
+"""Represents distributions by one-hot vectors, for relaxed estimators."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -10,17 +10,18 @@ __all__ = ['Relaxation']
 
 
 class Relaxation(NamedTuple):
-  """A distribution as sites of one-hot vectors.
+  """Represents a distribution by sites with one-hot vectors.
 
   Attributes:
-    dtype: Dtype of the logits, in which `f` is handed its atoms.
+    dtype: Dtype of the logits, which is also that of the atoms passed to `f`.
     log_probs: Differentiable `Tensor` of shape `batch_shape + sites + [K]`,
       normalised, at least float32.
     num_sites: Python `int`, the rank of `sites`.
-    to_one_hot: Callable, atoms of the distribution to one-hot vectors of shape
-      `[m] + batch_shape + sites + [K]` in the dtype of `log_probs`; linear, so
-      that points between the atoms have vectors, too.
-    to_event: Callable, vectors of that shape to what `f` takes, in `dtype`.
+    to_one_hot: Callable that maps atoms to one-hot vectors of shape
+      `[m] + batch_shape + sites + [K]` in the dtype of `log_probs`. It is
+      linear, so it also maps points between the atoms.
+    to_event: Callable that maps vectors of that shape to the argument of `f`,
+      in `dtype`.
   """
 
   dtype: tf.DType
@@ -31,26 +32,27 @@ class Relaxation(NamedTuple):
 
   @property
   def site_axes(self) -> list[int]:
-    """Axes of the sites and of the classes."""
+    """The axes of the sites and of the classes."""
     return list(range(-1 - self.num_sites, 0))
 
   def center(self) -> tf.Tensor:
-    """The mean of the uniform distribution, `batch_shape + event_shape`."""
+    """Returns the mean of the uniform law, `batch_shape + event_shape`."""
     uniform = tf.ones_like(self.log_probs) / self.log_probs.shape[-1]
     return self.to_event(uniform)
 
   def log_prob_between(self, values: tf.Tensor) -> tf.Tensor:
-    """`log q` of atoms and of points between them, linear in their vectors.
+    """Extends `log q` linearly to points between the atoms.
 
     Args:
-      values: `Tensor`, what `f` takes.
+      values: `Tensor`, an argument of `f`.
 
     Returns:
-      log_prob: `Tensor` of shape `[m] + batch_shape`; by `values` it is
-        differentiable, by the parameters it is a constant.
+      log_prob: `Tensor` of shape `[m] + batch_shape`, differentiable with
+        respect to `values`, but constant with respect to the parameters.
     """
     log_probs = tf.stop_gradient(self.log_probs)
+    # A class of probability 0 would give 0 * -inf = NaN.
     is_possible = log_probs > -np.inf
     log_probs = tf.where(is_possible, log_probs, tf.zeros_like(log_probs))
-    terms = self.to_one_hot(values) * log_probs
+    terms = self.to_one_hot(values) * log_probs  # [m] + batch + sites + [K]
     return tf.reduce_sum(terms, axis=self.site_axes)

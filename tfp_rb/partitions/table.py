@@ -1,4 +1,4 @@
-"""Families whose values are enumerated: one table of logits each."""
+"""Partitions families whose values are enumerated in a table of logits."""
 
 import numpy as np
 import tensorflow as tf
@@ -21,17 +21,17 @@ tfd = tfp.distributions
 
 
 class Table(Partition):
-  """Values that are numbered `0, ..., K - 1`, with a table of their logits.
+  """Partitions values with the numbers `0, ..., K - 1` by their logits.
 
   All partitions of a distribution share one `BlockedTable`, whose normaliser
-  also serves the differentiable `log_prob`. A subclass says what the values
-  are: `encode` and `decode`.
+  is also used by the differentiable `log_prob`. A subclass maps numbers to
+  values with `encode`, and back with `decode`.
   """
 
-  num_uniforms = 2  # a block of the table, and an entry of the block
+  num_uniforms = 2  # One chooses a block of the table, one an entry in it.
 
   def __init__(self, distribution, logits):
-    """Passes over the table.
+    """Makes the partition with `k = 0`.
 
     Args:
       distribution: The distribution.
@@ -47,12 +47,13 @@ class Table(Partition):
         'dimension.'
       )
     self._check_dtype(num_values)
+    # The 8 bits of bfloat16 are too few for masses that sum to 1.
     logits = dtypes.at_least_float32(logits)
     batch_shape = shapes.as_list(logits)[:-1]
     self._table = tf.reshape(logits, [shapes.size(batch_shape), num_values])
     self._blocks = BlockedTable(self._table)
-    self._index = None  # of `values`, [rows, k]
-    self._rest_sums = None  # what is left in the blocks, [rows, blocks]
+    self._index = None  # the numbers of `values`, [rows, k]
+    self._rest_sums = None  # the mass of the rest by block, [rows, blocks]
     nothing = tf.zeros([0, *batch_shape], tf.int32)
     super().__init__(
       values=self.encode(nothing),
@@ -72,7 +73,7 @@ class Table(Partition):
     raise NotImplementedError
 
   def _check_dtype(self, num_values):
-    """Raises where the dtype of the distribution cannot hold its values."""
+    """Raises if the dtype of the distribution cannot hold its values."""
 
   def _unflatten(self, x):  # [n, rows] -> [n] + batch_shape
     return tf.reshape(x, [shapes.leading(x), *self.batch_shape])
@@ -100,22 +101,24 @@ class Table(Partition):
     )
 
   def excluding(self, values):
+    # An impossible value may decode to a number outside the table.
     index = tf.clip_by_value(self.decode(values), 0, self._table.shape[-1] - 1)
     listed = self.encode(index)
-    # What is in no table has no mass, and excludes nothing.
+    # A value that is not in the table has no mass and excludes nothing.
     is_listed = _is_same_event(listed, values, index.shape.rank)
     log_weights = tf.where(
       is_listed,
       tf.stop_gradient(self._log_prob(listed)),
       tf.constant(-np.inf, self._table.dtype),
     )
+    # The index -1 excludes nothing; [rows, n].
     index = tf.transpose(self._flatten(tf.where(is_listed, index, -1)))
     rest_sums, log_rest = self._blocks.exclude(index)
     return self.replace(
       values=listed,
       log_weights=log_weights,
       log_rest=tf.reshape(log_rest, self.batch_shape),
-      has_rest=True,  # values may be repeated: then they are not all
+      has_rest=True,  # K values need not be all, since some may be repeated.
       _index=index,
       _rest_sums=rest_sums,
     )
@@ -125,11 +128,14 @@ class Table(Partition):
     return self.encode(self._unflatten(index))
 
   def _log_prob(self, values):
-    index = tf.transpose(self._flatten(self.decode(values)))
+    # Gathering needs no copy of the logits for each of the m values.
+    index = tf.transpose(self._flatten(self.decode(values)))  # [rows, m]
     chosen = tf.gather(self._table, index, batch_dims=1)
     return self._unflatten(tf.transpose(self._blocks.normalised(chosen)))
 
-  def score_norm(self, values):  # |e_z - q|^2
+  def score_norm(self, values):
+    # The score w.r.t. the logits is e_z - q; its squared norm is
+    # 1 - 2 q(z) + sum_i q_i^2.
     collision = self._unflatten(tf.transpose(self._blocks.collision()))
     return 1.0 - 2.0 * tf.exp(self._log_prob(values)) + collision
 
@@ -140,13 +146,13 @@ class Table(Partition):
 
 
 class IntegerTable(Table):
-  """The values `0, ..., K - 1` themselves."""
+  """Partitions a law on the integers `0, ..., K - 1`."""
 
   def encode(self, index):
     return tf.cast(index, self.distribution.dtype)
 
   def decode(self, values):
-    # Rounded, since a shifted float need not come back as the same integer.
+    # A float that was shifted and shifted back need not be an integer.
     values = tf.convert_to_tensor(values)
     if values.dtype.is_floating:
       values = tf.round(values)
@@ -169,7 +175,7 @@ def _of_categorical(q):
 
 @register(tfd.OneHotCategorical, kind='vectors')
 class OneHotTable(Table):
-  """One-hot vectors."""
+  """Partitions a law on one-hot vectors."""
 
   def __init__(self, q):
     super().__init__(q, _categorical_logits(q))
@@ -182,7 +188,7 @@ class OneHotTable(Table):
     return tf.argmax(values, axis=-1, output_type=tf.int32)
 
   def mean(self):
-    # TFP's own mean is `probs` as given, which `log_prob` normalises.
+    # The mean of TFP is `probs` as given, but its `log_prob` normalises them.
     dtype = _parameter_dtype(self.distribution)
     return tf.cast(tf.exp(self.log_probs()), dtype)
 
@@ -200,12 +206,13 @@ class OneHotTable(Table):
 
 @register(tfd.Bernoulli, kind='bits')
 class BernoulliTable(IntegerTable):
-  """The values 0 and 1."""
+  """Partitions a law on 0 and 1."""
 
   def __init__(self, q):
     super().__init__(q, _bernoulli_log_probs(q))
 
   def relaxation(self):
+    # The table of a Bernoulli is normalised from the start.
     log_probs = tf.reshape(self._table, [*self.batch_shape, 2])
     dtype = _parameter_dtype(self.distribution)
 
@@ -224,7 +231,7 @@ class BernoulliTable(IntegerTable):
 
 @register(tfd.FiniteDiscrete, kind='numbers')
 class FiniteTable(Table):
-  """Given numbers."""
+  """Partitions a law on given numbers."""
 
   def __init__(self, q):
     self._outcomes = tf.convert_to_tensor(q.outcomes)
@@ -234,11 +241,12 @@ class FiniteTable(Table):
     return tf.gather(self._outcomes, index)
 
   def decode(self, values):
+    # Take the nearest outcome, since a shift rounds.
     distance = tf.abs(values[..., tf.newaxis] - self._outcomes)
     return tf.argmin(distance, axis=-1, output_type=tf.int32)
 
   def mean(self):
-    # TFP's own mean is that of `probs` as given, which `log_prob` normalises.
+    # TFP computes the mean with `probs` as given, but `log_prob` normalises.
     probs = tf.exp(self.log_probs())
     dtype = _parameter_dtype(self.distribution)
     outcomes = tf.cast(self._outcomes, probs.dtype)
@@ -247,15 +255,16 @@ class FiniteTable(Table):
 
 @register(tfd.OrderedLogistic, kind='labels')
 def _of_ordered_logistic(q):
-  # Of the distance to the cutpoints `c`: q(z) = s(c_z) - s(c_{z-1}), written as
-  # s(c_z) s(-c_{z-1}) (1 - exp(c_{z-1} - c_z)), s the sigmoid, since TFP's own
-  # differences of probabilities underflow, and their gradients are NaN.
+  # With c_z the distance from `loc` to cutpoint z and s the sigmoid,
+  #   q(z) = s(c_z) - s(c_{z-1}) = s(c_z) s(-c_{z-1}) (1 - exp(c_{z-1} - c_z)).
+  # The difference, which TFP computes, underflows and has NaN gradients.
   cutpoints, loc = (
     dtypes.at_least_float32(tf.convert_to_tensor(x))
     for x in (q.cutpoints, q.loc)
   )
   distance = cutpoints - loc[..., tf.newaxis]
-  step = distance[..., 1:] - distance[..., :-1]
+  step = distance[..., 1:] - distance[..., :-1]  # batch_shape + [K - 2]
+  # Equal cutpoints leave no mass between them.
   is_step = step > 0.0
   log_step = tf.math.log(-tf.math.expm1(-tf.where(is_step, step, 1.0)))
   log_step = tf.where(is_step, log_step, -np.inf)
@@ -271,11 +280,11 @@ def _of_beta_binomial(q):
   static_count = tf.get_static_value(total_count)
   if static_count is None:
     raise ValueError(
-      '`total_count` of a `BetaBinomial` must be known statically, since all '
-      f'its values are enumerated; got {total_count}. Pass a constant.'
+      '`total_count` of a `BetaBinomial` must be known statically because all '
+      f'values are enumerated; got {total_count}. Pass a constant.'
     )
-  # A table of `0, ..., max(total_count)`; what lies beyond a row's own count
-  # is impossible. (`log_prob` there is NaN, so it must not be asked for.)
+  # The table holds `0, ..., max(total_count)`. Values above the count of a row
+  # are impossible; the mass is not computed there because it would be NaN.
   largest = int(np.max(static_count, initial=0))
   batch_shape = shapes.batch_shape(q)
   float_dtype = dtypes.at_least_float32(total_count).dtype
@@ -288,6 +297,8 @@ def _of_beta_binomial(q):
   z = tf.range(largest + 1, dtype=float_dtype)
   is_possible = z <= counts
   z = tf.minimum(z, counts)
+  # log(B(z + a, n - z + b) / B(a, b)) + log of the binomial coefficient,
+  # which is 1 / ((n + 1) B(z + 1, n - z + 1)).
   log_probs = (
     tfp.math.lbeta(z + alpha, counts - z + beta)
     - tfp.math.lbeta(alpha, beta)
@@ -300,12 +311,12 @@ def _of_beta_binomial(q):
 
 
 def _is_same_event(x, y, batch_rank):
-  """Whether values agree, `[n] + batch_shape + event_shape` to `[n] + batch`.
+  """Returns whether values agree up to rounding, `[n] + batch_shape`.
 
-  Up to rounding, since a shifted float need not come back as it was.
+  A float that was shifted and shifted back need not be the same.
 
   Args:
-    x: `Tensor`.
+    x: `Tensor` of shape `[n] + batch_shape + event_shape`.
     y: `Tensor` of the same shape.
     batch_rank: Python `int`, the rank of `[n] + batch_shape`.
   """
@@ -317,7 +328,7 @@ def _is_same_event(x, y, batch_rank):
 
 
 def _parameter_dtype(distribution):
-  """The dtype of the logits or probs of a distribution."""
+  """Returns the dtype of the logits or probs of a distribution."""
   given = distribution.logits
   return tf.convert_to_tensor(
     distribution.probs if given is None else given
@@ -325,16 +336,16 @@ def _parameter_dtype(distribution):
 
 
 def _categorical_logits(distribution):
-  """Unnormalised log-probabilities, `batch_shape + [K]`."""
+  """Returns unnormalised log-probabilities, `batch_shape + [K]`."""
   if distribution.logits is not None:
     return tf.convert_to_tensor(distribution.logits)
-  # Cast first: the logarithm of a half-precision number has few digits left.
+  # Cast before taking the logarithm, which has few digits in half precision.
   probs = dtypes.at_least_float32(tf.convert_to_tensor(distribution.probs))
   return _log_of_probs(probs)
 
 
 def _bernoulli_log_probs(distribution):
-  """Log-probabilities of 0 and of 1, `batch_shape + [2]`, at least float32."""
+  """Returns log-probabilities of 0 and 1, `batch_shape + [2]`."""
   if distribution.logits is not None:
     logits = dtypes.at_least_float32(tf.convert_to_tensor(distribution.logits))
     log_probs = [-tf.nn.softplus(logits), -tf.nn.softplus(-logits)]
@@ -345,7 +356,9 @@ def _bernoulli_log_probs(distribution):
 
 
 def _log_of_probs(probs):
-  """`log(probs)` whose gradient is 0, not NaN, where a probability is 0."""
+  """Returns `log(probs)` with gradient 0, not NaN, at probabilities of 0."""
+  # Masking the result alone is not enough: the gradient of the logarithm at 0
+  # is infinite, and 0 times it is NaN.
   possible = probs > 0.0
   log_probs = tf.math.log(tf.where(possible, probs, tf.ones_like(probs)))
   return tf.where(possible, log_probs, tf.constant(-np.inf, probs.dtype))

@@ -1,7 +1,7 @@
-"""Draws outside a window, or outside a set, of a law on integers.
+"""Draws integers outside a window, or outside a set, by inverse CDF.
 
-By inverse CDF, in float64, and from the proper side: a tail below the mode is
-never one less the tail above it.
+All computations are in float64. A tail is measured from its own side: a tail
+below the mode is never computed as 1 minus the tail above.
 """
 
 import tensorflow as tf
@@ -12,7 +12,7 @@ __all__ = ['Gaps', 'invert_tail']
 
 
 class Gaps:
-  """What lies between, below and above given integers."""
+  """Measures and draws the integers between, below and above given ones."""
 
   def __init__(self, excluded, mode, tail, lowest):
     """Measures the gaps.
@@ -25,18 +25,22 @@ class Gaps:
     """
     self._tail = tail
     bottom = tf.fill(tf.shape(excluded[:1]), tf.cast(lowest - 1.0, tf.float64))
-    # A gap holds what lies strictly between its ends; the last has no end.
+    # Gap i holds the integers strictly between `lower[i]` and `upper[i]`. The
+    # last gap has no upper end. The shape is [n + 1] + batch_shape.
     self._lower = tf.concat([bottom, tf.maximum(excluded, bottom)], axis=0)
     upper = tf.maximum(excluded, bottom)
+    # Gaps below the mode are differences of lower tails, the others of upper
+    # tails. The tail of the other side would be close to 1 and lose digits.
     is_below = upper <= mode
     self._is_below = tf.concat([is_below, tf.zeros_like(is_below[:1])], axis=0)
-    self._upper = tf.concat([upper, bottom], axis=0)  # the last is not used
+    self._upper = tf.concat([upper, bottom], axis=0)  # The last is not used.
     near = tf.where(self._is_below, self._lower, self._upper - 1.0)
     far = tf.where(self._is_below, self._upper - 1.0, self._lower)
     start = tail(near, self._is_below)
-    # What the last gap starts from: nothing lies beyond it.
+    # No mass lies beyond the last gap.
     self._start = tf.concat([start[:-1], tf.zeros_like(start[:1])], axis=0)
     masses = tail(far, self._is_below) - self._start
+    # Neighbouring integers, and repeated ones, have no gap between them.
     is_gap = tf.concat(
       [self._upper[:-1] - self._lower[:-1] > 1.0, tf.ones_like(is_below[:1])], 0
     )
@@ -51,7 +55,8 @@ class Gaps:
     """Draws from the gaps.
 
     Args:
-      u: `Tensor` of shape `[num_draws] + batch_shape + [2]`, uniform.
+      u: `Tensor` of shape `[num_draws] + batch_shape + [2]`, uniforms: one
+        chooses the gap, one the place in it.
       bound: Python `float`, the largest value returned.
 
     Returns:
@@ -60,6 +65,7 @@ class Gaps:
     rank = self._masses.shape.rank
     masses = tf.transpose(self._masses, [*range(1, rank), 0])
     index = random.search_index(masses[tf.newaxis], u[..., 0])
+    # [num_draws, gaps] + batch_shape
     one_hot = tf.one_hot(index, self._masses.shape[0], True, False, axis=1)
 
     def chosen(x):  # [gaps] + batch_shape -> [num_draws] + batch_shape
@@ -71,7 +77,7 @@ class Gaps:
     target = chosen(self._start) + u[..., 1] * chosen(self._masses)
     z = invert_tail(self._tail, target, below, upper, lower, lower + 1.0, bound)
     is_last = index == self._masses.shape[0] - 1
-    # Rounding must not lead out of the gap.
+    # Rounding in the search must not return an excluded value.
     return tf.where(
       is_last,
       tf.maximum(z, lower + 1.0),
@@ -82,9 +88,10 @@ class Gaps:
 def invert_tail(tail, target, below, first, last, lowest, bound):
   """Finds the values at which the tails pass `target`.
 
-  Below the window: the smallest `z` with `q(Z <= z) > target`. Above it: the
-  smallest `z` with `q(Z > z) < target`. All elements at once; the bracket of
-  an element that is done no longer moves.
+  Below the window this is the smallest `z` with `q(Z <= z) > target`, above it
+  the smallest `z` with `q(Z > z) < target`. The search treats all elements at
+  once: it doubles the distance to the window until it has passed `target`, and
+  then bisects. The bracket of an element that is done no longer moves.
 
   Args:
     tail: Callable `(z, below)`, as in `Window`, for any `z`.
@@ -92,19 +99,19 @@ def invert_tail(tail, target, below, first, last, lowest, bound):
     below: Boolean `Tensor` of that shape.
     first: `Tensor`, the first value of the window.
     last: `Tensor`, the last value of the window.
-    lowest: Python `float` or `Tensor`, the smallest value to be found.
+    lowest: Python `float` or `Tensor`, the smallest value that is returned.
     bound: Python `float`, the largest value returned.
 
   Returns:
     z: `Tensor` of the shape of `target`.
   """
 
-  empty = target <= 0.0  # nothing to find; the draw will weigh 0
+  empty = target <= 0.0  # There is nothing to find: the draw has weight 0.
 
   def reached(z):
     mass = tail(z, below)
     found = tf.where(below, mass > target, mass < target)
-    return found | empty | ~(z < bound)  # NaN ends the search
+    return found | empty | ~(z < bound)  # A NaN ends the search, too.
 
   def double(low, high, done):
     wider = tf.minimum(last + 2.0 * (high - last), bound)
@@ -122,6 +129,7 @@ def invert_tail(tail, target, below, first, last, lowest, bound):
   not_all = lambda low, high, done: ~tf.reduce_all(done)
   low = tf.where(below, tf.cast(lowest - 1.0, tf.float64), last)
   high = tf.where(below, first - 1.0, last + 1.0)
+  # Below the window `lowest` is the other end, so only tails above need this.
   low, high, _ = tf.while_loop(
     not_all, double, (low, high, below | reached(high))
   )
@@ -132,4 +140,4 @@ def invert_tail(tail, target, below, first, last, lowest, bound):
 
 
 def _is_bracketed(low, high):
-  return ~(high - low > 1.0)
+  return ~(high - low > 1.0)  # True for NaN, so that the loop ends.

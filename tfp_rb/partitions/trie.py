@@ -1,8 +1,9 @@
-"""Sets of joint values of independent sites, and what lies outside of them.
+"""Finds the best joint values of independent sites, and the complement of sets.
 
-Symbols of a site are numbered; a joint value is a vector of them. The best
-joint values are merged from those of the sites, and the complement of any set
-is a disjoint union of cylinders, one for each way to leave the trie of the set.
+The symbols of a site are numbered; a joint value is a vector of such numbers.
+`merge` combines the best symbols of the sites to the best joint values. The
+complement of any set is a disjoint union of cylinders, one for each way to
+leave the trie of the set.
 """
 
 import numpy as np
@@ -17,19 +18,19 @@ def merge(log_weights, num_summed):
   """Finds the best joint values of independent sites.
 
   Args:
-    log_weights: `Tensor` of shape `[rows, sites, s]`, each site's best symbols,
-      best first.
-    num_summed: Python `int`, how many joint values are wanted.
+    log_weights: `Tensor` of shape `[rows, sites, s]`, the log-probabilities of
+      the best symbols of each site, best first.
+    num_summed: Python `int`, the number of joint values to find.
 
   Returns:
     best: `int32` `Tensor` of shape `[rows, num_summed, sites]`.
-    relative: `Tensor` of shape `[rows, num_summed]`: their log-probabilities
-      relative to the best one. Relative, because equal products then compare
-      equal: sums of exact zeros and few differences do not depend on order.
+    relative: `Tensor` of shape `[rows, num_summed]`, their log-probabilities
+      minus that of the best. So equal products compare equal: most terms of
+      the sums are exact zeros, and their order does not change the rounding.
   """
   num_sites, num_symbols = log_weights.shape[1:]
   relative = log_weights - log_weights[..., :1]
-  # Sites of a single symbol fill the tree up.
+  # Pad to a power of two with sites that have a single symbol.
   num_leaves = 1 << (num_sites - 1).bit_length()
   idle = tf.constant([0.0] + [-np.inf] * (num_symbols - 1), log_weights.dtype)
   idle = tf.broadcast_to(
@@ -40,11 +41,13 @@ def merge(log_weights, num_summed):
   index = index[..., tf.newaxis]  # [rows, nodes, s, sites of the node]
   while relative.shape[1] > 1:
     size = relative.shape[2]
-    pairs = _pairs(size, num_summed)
+    pairs = _pairs(size, num_summed)  # [num_pairs, 2]
     left, right = relative[:, 0::2], relative[:, 1::2]
     sums = tf.gather(left, pairs[:, 0], axis=2) + tf.gather(
       right, pairs[:, 1], axis=2
     )
+    # Ties go to the first pair. `k` is a Python int, since XLA would compile
+    # again for each value of a Tensor.
     relative, chosen = tf.math.top_k(sums, min(num_summed, len(pairs)))
     index = tf.concat(
       [
@@ -59,35 +62,41 @@ def merge(log_weights, num_summed):
 
 
 def complement(best, symbols):
-  """The cylinders that make up the rest.
+  """Splits the rest into cylinders.
 
   Args:
     best: `int32` `Tensor` of shape `[rows, k, sites]`, the summed values.
     symbols: `Tensor` of shape `[rows, sites, s]`, log-probabilities.
 
   Returns:
-    cylinders: `Tensor` of shape `[rows, k, sites]`: log-mass of the values that
-      agree with summed value `i` before site `d` and leave all summed values
-      at site `d`; `-inf` where an earlier `i` has the same prefix.
-    continuations: `Tensor` of shape `[rows, k, sites, s]`: log-probabilities
-      of the symbols by which they leave, `-inf` for the others.
+    cylinders: `Tensor` of shape `[rows, k, sites]`, the log-mass of the values
+      that agree with summed value `i` before site `d`, but with no summed value
+      up to and including site `d`. It is `-inf` if an earlier `i` has the same
+      prefix.
+    continuations: `Tensor` of shape `[rows, k, sites, s]`, the
+      log-probabilities of the symbols at site `d` in that cylinder; `-inf` for
+      the other symbols.
   """
   num_summed, num_sites = best.shape[1:]
   site = tf.range(num_sites)
   agree = best[:, :, tf.newaxis] == best[:, tf.newaxis]  # [rows, k, k, sites]
   first_difference = tf.reduce_min(tf.where(agree, num_sites, site), axis=-1)
+  # Values i and j agree before site d; [rows, k, k, sites].
   same_prefix = first_difference[..., tf.newaxis] >= site
   earlier = np.tril(np.ones([num_summed, num_summed], bool), -1)
   is_repeated = tf.reduce_any(
     same_prefix & earlier[..., np.newaxis], axis=2
   )  # [rows, k, sites]
   is_symbol = tf.one_hot(best, symbols.shape[-1], dtype=symbols.dtype)
+  # The number of summed values with the same prefix and this symbol at site d,
+  # [rows, k, sites, s].
   num_taken = tf.einsum(
     'rijd,rjds->rids', tf.cast(same_prefix, symbols.dtype), is_symbol
   )
   impossible = tf.constant(-np.inf, symbols.dtype)
   continuations = tf.where(num_taken > 0.5, impossible, symbols[:, tf.newaxis])
   own = tf.gather(symbols, tf.transpose(best, [0, 2, 1]), batch_dims=2)
+  # The sites after d are free, so their total mass is 1.
   prefix = tf.cumsum(tf.transpose(own, [0, 2, 1]), axis=-1, exclusive=True)
   cylinders = tf.where(
     is_repeated,
@@ -98,15 +107,16 @@ def complement(best, symbols):
 
 
 def draw_from_complement(best, symbols, cylinders, continuations, u):
-  """Finds symbols of values of the rest by inverse CDF.
+  """Draws the symbols of values of the rest by inverse CDF.
 
   Args:
     best: As in `complement`.
     symbols: As in `complement`.
     cylinders: As returned by `complement`.
     continuations: As returned by `complement`.
-    u: `float64` `Tensor` of shape `[rows, num_draws, sites + 2]`, uniform: the
-      cylinder, the symbol by which it is entered, one for each free site.
+    u: `float64` `Tensor` of shape `[rows, num_draws, sites + 2]`, uniforms: one
+      chooses the cylinder, one the symbol at which it leaves the trie, and one
+      per site the free symbols.
 
   Returns:
     index: `int32` `Tensor` of shape `[rows, sites, num_draws]`.
@@ -119,11 +129,13 @@ def draw_from_complement(best, symbols, cylinders, continuations, u):
     ],
     u[..., 0],
   )  # [rows, num_draws]
+  # [rows, num_draws, sites]
   prefix = tf.gather(best, cylinder // num_sites, batch_dims=1)
   departure = (cylinder % num_sites)[..., tf.newaxis]
   flat = [rows, num_summed * num_sites, symbols.shape[-1]]
   leaving = tf.gather(tf.reshape(continuations, flat), cylinder, batch_dims=1)
   leaving = random.search_index(_masses(leaving), u[..., 1])
+  # Every site gets a free symbol; those up to the departure are not used.
   free = random.search_index(_masses(symbols)[:, tf.newaxis], u[..., 2:])
   site = tf.range(num_sites)
   index = tf.where(
@@ -135,15 +147,17 @@ def draw_from_complement(best, symbols, cylinders, continuations, u):
 
 
 def _masses(log_masses):
-  """Masses in units of the largest; zeros where all are `-inf`."""
+  """Returns masses relative to the largest; zeros if all are `-inf`."""
+  # Without the test, -inf - (-inf) would be NaN.
   largest = tf.reduce_max(log_masses, axis=-1, keepdims=True)
   largest = tf.where(tf.math.is_finite(largest), largest, 0.0)
   return tf.exp(log_masses - largest)
 
 
 def _pairs(size, num_summed):
-  """Ranks `(i, j)` of a pair that can be among the `num_summed` best."""
-  # The pair (i, j) is beaten by all (i', j') with i' <= i and j' <= j.
+  """Returns the ranks `(i, j)` of pairs that can be among the best."""
+  # All (i', j') with i' <= i and j' <= j are at least as good as (i, j). There
+  # are (i + 1) (j + 1) of them, so the others can be left out.
   second = [
     np.arange(min(size, num_summed // (i + 1)), dtype=np.int32)
     for i in range(min(size, num_summed))

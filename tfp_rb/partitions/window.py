@@ -1,10 +1,10 @@
-"""Families of counts: the best values form a window about the mode.
+"""Partitions families of counts: the best values form a window at the mode.
 
 The `k` most probable values of a unimodal family are contiguous, so `2 k + 1`
-candidates about the mode contain them. They are ranked by the ratios of
-neighbouring probabilities, which are accurate where `log_prob` itself is flat
-to rounding. What lies outside the window is drawn by inverse CDF, never by
-rejection. All of it in float64, cast before any `exp`.
+candidates around the mode contain them. They are ranked by the ratios of
+neighbouring probabilities, which are accurate even if `log_prob` is constant up
+to rounding. Values outside the window are drawn by inverse CDF, never by
+rejection. Parameters are cast to float64 before any `exp`.
 
 Draws of `Binomial` and `NegativeBinomial` are exact for means up to about 1e5,
 where the incomplete beta function of TensorFlow is accurate. Values above
@@ -25,9 +25,9 @@ __all__ = ['Window']
 
 
 class Window(Partition, metaclass=abc.ABCMeta):
-  """A unimodal law on integers, in float64.
+  """Partitions a unimodal law on integers, in float64.
 
-  A subclass sets what follows before it calls `__init__`, and defines the
+  A subclass sets the attributes before it calls `__init__`, and defines the
   abstract methods.
 
   Attributes:
@@ -35,18 +35,18 @@ class Window(Partition, metaclass=abc.ABCMeta):
     highest: The largest value: `np.inf`, or a `Tensor` of `batch_shape`.
   """
 
-  num_uniforms = 2  # the side of the window, and the place in its tail
-  broadcasts = True  # all is elementwise
+  num_uniforms = 2  # One chooses the side of the window, one the place there.
+  broadcasts = True  # All computations are elementwise.
   lowest = 0.0
   highest = np.inf
 
   def __init__(self, distribution, parameter, mode, num_values=None):
-    """Makes the whole.
+    """Makes the partition with `k = 0`.
 
     Args:
       distribution: The distribution; its dtype is that of the values.
       parameter: `Tensor` whose dtype is that of the log-weights.
-      mode: `Tensor`, a most probable value (or one next to it).
+      mode: `Tensor`, a most probable value, or an integer next to one.
       num_values: Python `int`, or `None` if infinite or unknown.
     """
     self.distribution = distribution
@@ -54,7 +54,7 @@ class Window(Partition, metaclass=abc.ABCMeta):
     batch_shape = shapes.batch_shape(distribution)
     mode = tf.stop_gradient(tf.broadcast_to(mode, batch_shape))
     self._mode = tf.clip_by_value(mode, self.lowest, self.highest)
-    self._gaps = None  # set where other values than the best are excluded
+    self._gaps = None  # set if given values are excluded, not the best
     nothing = tf.zeros([0, *batch_shape], tf.float64)
     super().__init__(
       values=tf.cast(nothing, distribution.dtype),
@@ -64,15 +64,15 @@ class Window(Partition, metaclass=abc.ABCMeta):
       num_values=num_values,
     )
     self.has_rest = True
-    # An empty window: all that lies below the mode, and the mode and above.
+    # The window is empty. The mode belongs to the values above it.
     self._first, self._last = self._mode, self._mode - 1.0
 
   @abc.abstractmethod
   def odds(self, z):
     """Returns a pair `(a, b)` with `q(z) / q(z - 1) = a / b`.
 
-    A pair, since `a / b` and `b / a` compare equal where values tie;
-    differences of logarithms need not.
+    It is a pair because steps up and steps down then compare equal if values
+    tie. Differences of logarithms need not.
 
     Args:
       z: `float64` `Tensor`, `lowest < z <= highest`.
@@ -84,7 +84,7 @@ class Window(Partition, metaclass=abc.ABCMeta):
 
   @abc.abstractmethod
   def tail_inside(self, z, below):
-    """Returns `q(Z <= z)` where `below`, else `q(Z > z)`, inside the support.
+    """Returns `q(Z <= z)` if `below`, else `q(Z > z)`, inside the support.
 
     Args:
       z: `float64` `Tensor`, `lowest <= z < highest`.
@@ -93,10 +93,11 @@ class Window(Partition, metaclass=abc.ABCMeta):
 
   @abc.abstractmethod
   def score(self, z):
-    """Returns the derivative of `log q(z)` by the natural parameter."""
+    """Returns the derivative of `log q(z)` w.r.t. the natural parameter."""
 
   def tail(self, z, below):
-    """As `tail_inside`, for any `z`."""
+    """Returns `tail_inside`, extended to any `z`."""
+    # The special functions are not defined outside the support.
     inside = (z >= self.lowest) & (z < self.highest)
     safe = tf.where(inside, z, self.lowest)
     outside = tf.where(below == (z < self.lowest), 0.0, 1.0)
@@ -109,8 +110,9 @@ class Window(Partition, metaclass=abc.ABCMeta):
       num_summed = min(num_summed, self.num_values)
     if num_summed == 0:
       return self
-    values, relative = _window(self, self._mode, num_summed)
+    values, relative = _window(self, self._mode, num_summed)  # [k] + batch
     log_weights = tf.stop_gradient(relative + self.log_mass(self._mode))
+    # A small support fills some slots with impossible values, of weight 0.
     values = tf.where(relative > -np.inf, values, self._mode)
     result = self.replace(
       values=self._to_values(values),
@@ -124,14 +126,14 @@ class Window(Partition, metaclass=abc.ABCMeta):
     return result
 
   def _set_rest(self, summed, outside):
-    """Sets `log_rest`, given the mass of the summed values and of the others.
+    """Sets `log_rest` from the mass of the summed values or of the others.
 
-    Where most of the mass is left, `1 - summed` loses nothing, and is right
-    for means at which the incomplete gamma and beta functions no longer are.
+    If most of the mass is left, `1 - summed` loses no digits. It is also
+    correct for means at which the incomplete gamma and beta functions are not.
 
     Args:
-      summed: `Tensor` of `batch_shape`.
-      outside: `Tensor` of `batch_shape`.
+      summed: `Tensor` of `batch_shape`, the mass of the summed values.
+      outside: `Tensor` of `batch_shape`, the mass of the others by their tails.
     """
     log_rest = tf.where(
       summed < 0.5, tf.math.log1p(-summed), tf.math.log(outside)
@@ -139,17 +141,17 @@ class Window(Partition, metaclass=abc.ABCMeta):
     self.log_rest = tf.cast(tf.stop_gradient(log_rest), self._dtype)
 
   def _masses_outside(self):
-    """The masses below and above the window, of `batch_shape`."""
+    """Returns the masses below and above the window, of `batch_shape`."""
     shape = shapes.as_list(self._mode)
     below = self.tail(self._first - 1.0, tf.fill(shape, True))
     above = self.tail(self._last, tf.fill(shape, False))
     return tf.stop_gradient(below), tf.stop_gradient(above)
 
   def excluding(self, values):
-    # Rounded, since a shifted float need not come back as the same integer.
+    # A float that was shifted and shifted back need not be an integer.
     z = tf.round(tf.cast(values, tf.float64))
     ordered = tf.sort(z, axis=0)
-    # A value that is named twice is excluded once.
+    # A repeated value is excluded only once.
     is_new = tf.concat(
       [tf.ones_like(ordered[:1], tf.bool), ordered[1:] > ordered[:-1]], axis=0
     )
@@ -167,6 +169,7 @@ class Window(Partition, metaclass=abc.ABCMeta):
     return result
 
   def _log_mass_anywhere(self, z):
+    # The mode replaces impossible values, at which the mass may be NaN.
     is_possible = (z >= self.lowest) & (z <= self.highest)
     return tf.where(
       is_possible, self.log_mass(tf.where(is_possible, z, self._mode)), -np.inf
@@ -174,6 +177,8 @@ class Window(Partition, metaclass=abc.ABCMeta):
 
   def rest_from_uniforms(self, u):
     dtype = self.distribution.dtype
+    # From 2^53 on, float64 does not hold all integers and the search would not
+    # end.
     bound = float(min(2**53, dtype.max)) if dtype.is_integer else 2.0**53
     if self._gaps is not None:
       z = self._gaps.draw(u, bound)
@@ -184,11 +189,11 @@ class Window(Partition, metaclass=abc.ABCMeta):
       z = invert_tail(
         self.tail, target, below, self._first, self._last, self.lowest, bound
       )
-    # A user's `f` must not be differentiated back into the search.
+    # The gradient of the user's `f` must not pass into the search.
     return self._to_values(tf.stop_gradient(z))
 
   def _to_values(self, z):
-    """Casts to the dtype of the distribution, which may be too narrow."""
+    """Casts to the dtype of the distribution, and checks that it is wide."""
     dtype = self.distribution.dtype
     values = tf.cast(z, dtype)
     if not self.distribution.validate_args:
@@ -198,8 +203,8 @@ class Window(Partition, metaclass=abc.ABCMeta):
       f'integers up to {dtypes.largest_integer(dtype)}. Use a wider dtype.'
     )
     largest = tf.cast(dtypes.largest_integer(dtype), z.dtype)
-    # A parameter that is out of range is reported as such: values are checked
-    # after the distribution has checked itself.
+    # The distribution checks itself first, so that a parameter out of range is
+    # reported as such.
     checked = self.distribution.log_prob(tf.cast(self.lowest, dtype))
     with tf.control_dependencies([checked]):
       is_held = tf.debugging.assert_less_equal(z, largest, message=message)
@@ -215,19 +220,32 @@ class Window(Partition, metaclass=abc.ABCMeta):
 
 
 def _window(law, mode, num_summed):
-  """The best values, `[k] + batch_shape`, and their `log q(z) / q(mode)`."""
+  """Returns the best values, and their `log(q(z) / q(mode))`.
+
+  Args:
+    law: A `Window`.
+    mode: `Tensor` of `batch_shape`.
+    num_summed: Python `int`.
+
+  Returns:
+    values: `Tensor` of shape `[k] + batch_shape`, best first.
+    relative: `Tensor` of that shape; `-inf` for values outside the support.
+  """
 
   def log_odds(z, upward):
     inside = (z > law.lowest) & (z <= law.highest)
+    # Two logarithms would round differently for `a / b` and `b / a`, and ties
+    # would be lost.
     a, b = law.odds(tf.where(inside, z, law.lowest + 1.0))
     return tf.where(inside, tf.math.log(a / b if upward else b / a), -np.inf)
 
   steps = tf.reshape(
     tf.range(1.0, num_summed + 1.0, dtype=tf.float64),
     [-1] + [1] * mode.shape.rank,
-  )
+  )  # [k, 1, ..., 1]
   up = log_odds(mode + steps, upward=True)
   down = log_odds(mode - steps + 1.0, upward=False)
+  # Candidates are ascending, so the lowest value wins a tie: [2 k + 1] + batch.
   candidates = tf.concat(
     [tf.reverse(mode - steps, [0]), mode[tf.newaxis], mode + steps], axis=0
   )
@@ -239,6 +257,8 @@ def _window(law, mode, num_summed):
     ],
     axis=0,
   )
+  # `top_k` works on the last axis. Its gradient is not needed: the weights are
+  # constants.
   last_axis_first = [mode.shape.rank, *range(mode.shape.rank)]
   first_axis_last = [*range(1, mode.shape.rank + 1), 0]
   best, index = tf.math.top_k(

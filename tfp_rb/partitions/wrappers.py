@@ -1,4 +1,4 @@
-"""Distributions that rearrange or shift another one."""
+"""Partitions distributions that rearrange or shift another one."""
 
 import tensorflow as tf
 import tensorflow_probability as tfp
@@ -18,18 +18,21 @@ tfd = tfp.distributions
 
 
 class Wrapped(Partition):
-  """A partition of the same values in another arrangement.
+  """Rearranges the partition of another distribution, the base.
 
-  A subclass defines how Tensors travel between the two.
+  A subclass converts Tensors from the base to the wrapper (`outward`) and back
+  (`inward`).
   """
 
   def __init__(self, base):
     self._base = base
     self.num_uniforms = base.num_uniforms
+    # Values have shape [k] + batch_shape + event_shape.
     self._event_rank = base.values.shape.rank - 1 - base.log_rest.shape.rank
     super().__init__(
       values=self.outward_values(base.values),
       log_weights=self.outward(base.log_weights),
+      # `outward` expects a leading axis.
       log_rest=self.outward(base.log_rest[tf.newaxis])[0],
       sample_rest=None,
       num_values=base.num_values,
@@ -41,7 +44,7 @@ class Wrapped(Partition):
     raise NotImplementedError
 
   def inward(self, x, event_rank=0):
-    """Arranges Tensors with the outer batch as those with the inner one."""
+    """Arranges `[n] + outer batch + event` as `[n] + inner batch + event`."""
     raise NotImplementedError
 
   def outward_values(self, values):
@@ -65,6 +68,7 @@ class Wrapped(Partition):
   def draw_rest(self, num_draws, seed):
     if self.num_uniforms is not None:
       return super().draw_rest(num_draws, seed)
+    # The base draws from a seed, as the partitions of users do.
     return self.outward_values(self._base.draw_rest(num_draws, seed))
 
   def rest_from_uniforms(self, u):
@@ -83,14 +87,16 @@ class Wrapped(Partition):
     inner = self._base.relaxation()
     if inner is None:
       return None
+    # The sites and the classes follow the batch, as an event does.
     log_probs = self.outward(inner.log_probs[tf.newaxis], inner.num_sites + 1)
     return inner._replace(log_probs=log_probs[0])
 
 
 class Reshaped(Wrapped):
-  """The batch in another shape."""
+  """Gives the batch another shape with the same number of members."""
 
   def __init__(self, base, batch_shape, distribution=None):
+    # The constructor of `Wrapped` calls `outward`, which needs these.
     self._outer = batch_shape
     self._inner = base.batch_shape
     self.distribution = distribution
@@ -112,11 +118,16 @@ def _reshape_batch(x, batch_shape, event_rank):
 
 
 class Broadcast(Wrapped):
-  """Copies of the batch, which are drawn independently."""
+  """Repeats the batch. The copies are drawn independently.
+
+  The base takes the copies of a row as further values: `inward` turns
+  `[n] + outer` into `[n * repeats] + inner`, and `_spread` undoes this.
+  """
 
   def __init__(self, base, batch_shape, distribution=None):
     self._outer = batch_shape
     self._inner = base.batch_shape
+    # As NumPy does, broadcasting adds axes on the left.
     missing = len(batch_shape) - len(self._inner)
     self._padded = [1] * missing + self._inner
     # Along each axis the base either has the full size or is repeated.
@@ -135,11 +146,13 @@ class Broadcast(Wrapped):
     return tf.broadcast_to(x, [n, *self._outer, *event])
 
   def inward(self, x, event_rank=0):
-    """`[n] + outer + event` to `[n * repeats] + inner + event`."""
+    """Arranges `[n] + outer + event` as `[n * repeats] + inner + event`."""
     n, event = shapes.leading(x), shapes.as_list(x)[x.shape.rank - event_rank :]
     rank = len(self._outer)
+    # Split each axis into its repeats and its base size: [n, r1, b1, r2, ...].
     pairs = zip(self._repeats, self._padded, strict=True)
     x = tf.reshape(x, [n, *(size for pair in pairs for size in pair), *event])
+    # Move the repeats to the front: [n, r1, r2, ..., b1, b2, ...] + event.
     order = [0, *range(1, 2 * rank, 2), *range(2, 2 * rank + 1, 2)]
     order += range(2 * rank + 1, 2 * rank + 1 + event_rank)
     num_copies = n * shapes.size(self._repeats)
@@ -148,10 +161,11 @@ class Broadcast(Wrapped):
     )
 
   def _spread(self, x, num, event_rank=0):
-    """The inverse of `inward`, for `num` values."""
+    """Inverts `inward`, for `num` values."""
     rank = len(self._outer)
     event = shapes.as_list(x)[x.shape.rank - event_rank :]
     x = tf.reshape(x, [num, *self._repeats, *self._padded, *event])
+    # Join the repeats with their axes again: [num, r1, b1, r2, ...] + event.
     order = [0]
     for axis in range(1, rank + 1):
       order += [axis, axis + rank]
@@ -159,7 +173,8 @@ class Broadcast(Wrapped):
     return tf.reshape(tf.transpose(x, order), [num, *self._outer, *event])
 
   def excluding(self, values):
-    # The copies of a row may have other values excluded.
+    # Each copy of a row may exclude different values, so that one partition of
+    # the base does not serve all copies.
     if self._base.broadcasts:
       return self._base.excluding(values).replace(batch_shape=self._outer)
     return Partition.excluding(self, values)
@@ -167,6 +182,7 @@ class Broadcast(Wrapped):
   def draw_rest(self, num_draws, seed):
     if self.num_uniforms is not None:
       return Partition.draw_rest(self, num_draws, seed)
+    # The copies must not share draws.
     num_copies = num_draws * shapes.size(self._repeats)
     draws = self._base.draw_rest(num_copies, seed)
     return self._spread(draws, num_draws, self._event_rank)
@@ -185,7 +201,8 @@ class Broadcast(Wrapped):
 
 
 def _num_repeats(outer, padded):
-  """How often an axis is repeated; not by division, which fails for size 0."""
+  """Returns how often an axis is repeated."""
+  # Dividing the sizes would fail for an axis of size 0.
   if isinstance(outer, int) and isinstance(padded, int):
     return 1 if outer == padded else outer
   if isinstance(padded, int) and padded == 1:
@@ -194,7 +211,7 @@ def _num_repeats(outer, padded):
 
 
 def broadcast(base, batch_shape, distribution=None):
-  """Returns `base` with another batch shape, without copies if none are needed.
+  """Returns `base` with another batch shape, with copies only if needed.
 
   Args:
     base: A `Partition`.
@@ -204,6 +221,7 @@ def broadcast(base, batch_shape, distribution=None):
   Returns:
     partition: A `Partition`.
   """
+  # Only a static shape shows that no copies are needed.
   inner = base.batch_shape
   same = len(inner) == len(batch_shape) and all(
     isinstance(n, int) and isinstance(m, int) and n == m
@@ -214,7 +232,7 @@ def broadcast(base, batch_shape, distribution=None):
 
 
 class Shifted(Wrapped):
-  """Values that are moved by a constant of the batch shape."""
+  """Shifts the values by a constant for each member of the batch."""
 
   def __init__(self, base, shift, distribution=None):
     self._shift = shift
@@ -233,10 +251,12 @@ class Shifted(Wrapped):
     return x
 
   def outward_values(self, values):
-    # The gradient by the shift is pathwise, through the values alone.
+    # The gradient w.r.t. the shift is pathwise: it passes through the values
+    # only.
     shift = tf.cast(self._shift, values.dtype)
     if values.dtype.is_integer and self._base.num_values is None:
-      # An unbounded family ends at the largest integer, which must not wrap.
+      # Draws of an unbounded family may reach the largest integer, which must
+      # not wrap around.
       values = tf.minimum(values, values.dtype.max - tf.maximum(shift, 0))
     shifted = values + shift
     if not self.distribution.validate_args:
@@ -246,7 +266,7 @@ class Shifted(Wrapped):
       f'integers up to {dtypes.largest_integer(values.dtype)}. Use a wider '
       'dtype.'
     )
-    if values.dtype.is_integer:  # one that wraps moves the other way
+    if values.dtype.is_integer:  # A value that wraps moves the other way.
       expected, found = shift >= 0, shifted >= values
     else:
       expected, found = values, self.inward_values(shifted)
@@ -255,6 +275,7 @@ class Shifted(Wrapped):
       return tf.identity(shifted)
 
   def inward_values(self, values):
+    # The probability of a shifted value does not depend on the shift.
     return tf.stop_gradient(values - tf.cast(self._shift, values.dtype))
 
   def mean(self):
@@ -262,21 +283,20 @@ class Shifted(Wrapped):
     return mean + tf.cast(self._shift, mean.dtype)
 
   def relaxation(self):
-    return None
+    return None  # Relaxed estimators do not support shifts.
 
 
 @register(tfd.TransformedDistribution, kind='transformed')
 def _of_transformed(q):
   if not isinstance(q.bijector, tfb.Shift):
     raise NotRegisteredError(
-      'A partition of a `TransformedDistribution` is known for the bijector '
-      f'`tfb.Shift` only; got `bijector` `{type(q.bijector).__name__}`. Apply '
-      'the bijector inside `f` instead.'
+      '`bijector` of a `TransformedDistribution` must be `tfb.Shift`; got '
+      f'`{type(q.bijector).__name__}`. Apply the bijector inside `f` instead.'
     )
   base = partition_of(q.distribution)
   shift = tf.convert_to_tensor(q.bijector.shift)
   if shift.shape.rank != 0:
-    # A shift may have batch dimensions that the base lacks.
+    # The shift may have batch dimensions that the base lacks.
     base = broadcast(base, shapes.batch_shape(q), q.distribution)
   return Shifted(base, shift, q)
 
@@ -286,9 +306,9 @@ def _of_batch_reshape(q):
   base = partition_of(q.distribution)
   if q.batch_shape.is_fully_defined():
     return Reshaped(base, q.batch_shape.as_list(), q)
-  # TFP's own `batch_shape_tensor` fails in graphs that do not know the shape.
+  # `batch_shape_tensor` of TFP fails in a graph if the shape is unknown.
   given = tf.convert_to_tensor(q.parameters['batch_shape'])
-  others = tf.maximum(-tf.reduce_prod(given), 1)  # where one entry is -1
+  others = tf.maximum(-tf.reduce_prod(given), 1)  # One entry may be -1.
   sizes = tf.where(given < 0, shapes.size(base.batch_shape) // others, given)
   known = q.batch_shape.as_list()
   batch_shape = [sizes[i] if n is None else n for i, n in enumerate(known)]
