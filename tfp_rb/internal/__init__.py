@@ -1,1 +1,1 @@
-"""Tools without a name in the mathematics: checks, configs, random bits."""
+"""Provides tools with no counterpart in the mathematics, such as checks."""

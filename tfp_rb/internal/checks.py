@@ -1,4 +1,4 @@
-"""Checks of arguments that many modules share."""
+"""Checks arguments for many modules."""
 
 import inspect
 import operator
@@ -10,6 +10,8 @@ __all__ = ['check_callable', 'check_int', 'num_arguments']
 
 def check_int(value, name, minimum):
   """Returns `value` if it is a Python (or NumPy) int of at least `minimum`."""
+  # NumPy integers pass `operator.index`, but so do booleans and scalar Tensors
+  # in eager mode, which would fail in a graph.
   try:
     number = operator.index(value)
   except TypeError:
@@ -34,7 +36,8 @@ def check_callable(function, name, example):
 
 def num_arguments(function):
   """Returns the number of positional arguments without a default."""
-  call = getattr(function, 'call', function)  # that of a Keras layer
+  # `__call__` of a Keras layer has the signature `(*args, **kwargs)`.
+  call = getattr(function, 'call', function)
   return sum(
     p.default is p.empty
     and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)

@@ -1,4 +1,4 @@
-"""Dtypes: which one is wide enough."""
+"""Chooses dtypes that are wide enough."""
 
 import tensorflow as tf
 
@@ -6,15 +6,16 @@ __all__ = ['at_least_float32', 'largest_integer', 'widest']
 
 
 def at_least_float32(x):
-  """Casts float16 and bfloat16 up; masses are never kept in half precision."""
+  """Casts float16 and bfloat16 to float32."""
+  # In bfloat16 the weights of a partition would not sum to 1 (off by .004).
   return tf.cast(x, tf.float32) if x.dtype.size < 4 else x
 
 
 def largest_integer(dtype):
-  """Returns the largest integer up to which a dtype holds all integers."""
+  """Returns the largest `n` such that a dtype holds all integers up to `n`."""
   if dtype.is_integer:
     return dtype.max
-  # A floating-point number holds as many bits as its mantissa.
+  # A floating-point number holds integers with as many bits as its mantissa.
   return {2: 2**8 if dtype == tf.bfloat16 else 2**11, 4: 2**24, 8: 2**53}[
     dtype.size
   ]

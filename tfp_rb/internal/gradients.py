@@ -1,7 +1,7 @@
-"""The custom gradients on which every estimator stands.
+"""Defines the custom gradients that the estimators use.
 
-`tf.custom_gradient` is used in this module only. The functions take and return
-Tensors and capture no variable.
+No other module uses `tf.custom_gradient`. The functions take and return Tensors
+and capture no variable.
 """
 
 import contextlib
@@ -22,9 +22,9 @@ def likelihood_ratio(log_prob):
   """Returns ones that differentiate, at any order, as `q(z) / stop(q(z))`.
 
   The gradient of the ratio is the ratio times the gradient of `log q(z)`.
-  Because the gradient refers to the ratio again, second derivatives come out
-  right too. Unlike `exp(x - stop(x))` this is 1, not NaN, where `log q(z)` is
-  `-inf`.
+  Because the gradient refers to the ratio again, higher derivatives are correct
+  as well. Unlike `exp(x - stop(x))`, the ratio is 1, not NaN, if `log q(z)` is
+  `-inf`. Times `f(z)` it has the gradient of Equation (3) of the paper.
 
   Args:
     log_prob: Floating-point `Tensor`, `log q(z)`.
@@ -37,33 +37,34 @@ def likelihood_ratio(log_prob):
 
 @tf.custom_gradient
 def value_with_gradient_of(value, surrogate, auxiliary):
-  """Returns `value`; differentiates as `surrogate`, and trains `auxiliary`.
+  """Returns `value` with the gradient of `surrogate`, and trains `auxiliary`.
 
-  The three have the same shape. `auxiliary` is an objective of the estimator's
-  own variables and is to be minimised whatever the caller does with the value,
-  hence its cotangent is `|dy|`: the gradient of `loss`, of `-loss` and of
-  `7 * loss` all point a baseline downhill.
+  All three have the same shape. `auxiliary` is an objective for variables of
+  the estimator itself. It must be minimised even if the caller maximises the
+  value, so its cotangent is `|dy|`: the gradients of `loss`, of `-loss` and of
+  `7 * loss` all improve a baseline.
 
   Args:
-    value: `Tensor`, what is returned, unchanged even where it is infinite.
-    surrogate: `Tensor` whose gradient stands for that of `value`.
-    auxiliary: `Tensor`, objective of the estimator's own variables.
+    value: `Tensor`. It is returned unchanged, even if it is infinite.
+    surrogate: `Tensor` whose gradient replaces that of `value`.
+    auxiliary: `Tensor`, an objective for variables of the estimator itself.
 
   Returns:
     value: `Tensor`, as given.
   """
+  # `value + surrogate - stop(surrogate)` would be NaN for infinite values.
   return tf.identity(value), lambda dy: (tf.zeros_like(dy), dy, tf.abs(dy))
 
 
 def objective_of(objective, tape, variables):
-  """Returns `objective`, which differentiates by `variables` and nothing else.
+  """Returns `objective` with a gradient with respect to `variables` only.
 
-  For an objective that contains the user's model as well, which must not be
-  trained by it.
+  Use it if the objective also depends on the user's model, which it must not
+  train.
 
   Args:
     objective: `Tensor`.
-    tape: Persistent `tf.GradientTape` on which it was computed.
+    tape: Persistent `tf.GradientTape` that recorded `objective`.
     variables: List of `tf.Variable`s.
 
   Returns:
@@ -72,7 +73,7 @@ def objective_of(objective, tape, variables):
 
   @tf.custom_gradient
   def of_variables(*values):
-    del values  # they stand for the variables on the caller's tape
+    del values  # They connect the variables to the caller's tape.
 
     def pullback(*cotangents):
       return tape.gradient(
@@ -88,26 +89,28 @@ def objective_of(objective, tape, variables):
 
 
 def call_one_by_one(f, x):
-  """Returns `f(x[i])` for each `i`, stacked, and keeps nothing of the calls.
+  """Returns the stacked results `f(x[i])`, and keeps no intermediate results.
 
-  Forward and backward are loops that hold the intermediate results of one call
-  at a time, in eager, graph and XLA: the backward one calls `f` again. Unlike
-  `tf.recompute_grad` this differentiates by Tensors that `f` captures as well,
-  not only by `x` and variables, and at any order (a second derivative keeps
-  everything). `f` is traced, once, to find what it captures.
+  The forward and the backward pass are loops that hold the intermediate results
+  of one call at a time, in eager mode, in graphs and under XLA. The backward
+  pass calls `f` again. Unlike `tf.recompute_grad`, this function differentiates
+  with respect to Tensors that `f` captures, not only to `x` and variables.
+  Higher derivatives are supported, but a second derivative keeps all
+  intermediate results. `f` is traced once to find the Tensors that it captures.
 
   Args:
-    f: Callable, `Tensor` to floating-point `Tensor`.
+    f: Callable that maps a `Tensor` to a floating-point `Tensor`.
     x: `Tensor` with a static first dimension.
 
   Returns:
-    values: `Tensor`, along the first dimension the results.
+    values: `Tensor` with the results along the first dimension.
   """
   traced = tf.function(f, autograph=False).get_concrete_function(
     tf.TensorSpec(x.shape[1:], x.dtype)
   )
   result = traced.structured_outputs
-  # A loop that nobody differentiates keeps nothing; a tape would, in eager.
+  # In eager mode, `init_scope` pauses the caller's tape, which would keep all
+  # intermediate results. A graph keeps none unless the loop is differentiated.
   eagerly = tf.executing_eagerly()
   with tf.init_scope() if eagerly else contextlib.nullcontext():
     values = tf.map_fn(
@@ -117,6 +120,8 @@ def call_one_by_one(f, x):
       parallel_iterations=1,
     )
 
+  # A custom gradient differentiates with respect to its arguments only, so the
+  # captured Tensors are passed as arguments.
   has_gradient = lambda t: t.dtype.is_floating or t.dtype.is_complex
   inputs = [x] if has_gradient(x) else []
   captured = [t for t in traced.captured_inputs if has_gradient(t)]
@@ -127,7 +132,7 @@ def call_one_by_one(f, x):
 
   @tf.custom_gradient
   def of_sources(*sources):
-    del sources  # they stand for what is captured on the caller's tape
+    del sources  # They connect `x` and the captures to the caller's tape.
     return tf.stop_gradient(values), pullback
 
   if not inputs and not captured:
@@ -136,14 +141,14 @@ def call_one_by_one(f, x):
 
 
 def _pull_back_one_by_one(f, x, inputs, captured, cotangents):
-  """Gradients of `call_one_by_one`, by a loop that calls `f` again.
+  """Computes the gradients of `call_one_by_one`, in a loop that calls `f` again.
 
   Args:
     f: Callable.
-    x: `Tensor`, what `f` was called with, call after call.
+    x: `Tensor`, the arguments of `f` along the first dimension.
     inputs: `[x]` if it is differentiable, else `[]`.
     captured: List of `Tensor`s and variables that `f` captures.
-    cotangents: `Tensor`, those of the results.
+    cotangents: `Tensor`, the cotangents of the results.
 
   Returns:
     gradients: List of `Tensor`s, w.r.t. `inputs` and `captured`.
@@ -162,7 +167,7 @@ def _pull_back_one_by_one(f, x, inputs, captured, cotangents):
       output_gradients=cotangents[i],
       unconnected_gradients='zero',
     )
-    # Those of `tf.gather` are sparse.
+    # The gradient of `tf.gather` is a sparse `IndexedSlices`.
     gradients = [tf.convert_to_tensor(g) for g in gradients]
     slopes = [s.write(i, g) for s, g in zip(slopes, gradients)]
     of_captured = gradients[len(inputs) :]
@@ -179,13 +184,14 @@ def _pull_back_one_by_one(f, x, inputs, captured, cotangents):
     parallel_iterations=1,
     maximum_iterations=num_calls,
   )
+  # The loop loses the static shape of the elements.
   slopes = [tf.ensure_shape(s.stack(), x.shape) for s in slopes]
   return slopes + totals
 
 
 def scale_gradient(x, factor):
-  """`x`, with its gradient multiplied; integers have none."""
-  if not x.dtype.is_floating:
+  """Returns `x` with its gradient multiplied by `factor`."""
+  if not x.dtype.is_floating:  # Integers have no gradient.
     return x
 
   @tf.custom_gradient

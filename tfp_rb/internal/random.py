@@ -1,4 +1,4 @@
-"""Random numbers that agree in eager mode, in graphs and under XLA.
+"""Draws random numbers that agree in eager mode, in graphs and under XLA.
 
 For the same stateless seed, TensorFlow draws different floats in eager mode and
 under XLA, and so does `tfp.random.split_seed`, which does not name its
@@ -17,7 +17,7 @@ def split_seed(seed, n):
   """Returns `n` stateless seeds.
 
   Args:
-    seed: As in TFP: `int32[2]`, or an `int` or `None` for a stateful one.
+    seed: As in TFP: `int32[2]`, or an `int` or `None` for a stateful seed.
     n: Python `int`.
 
   Returns:
@@ -51,6 +51,8 @@ def _stateless(seed):
 
 
 def _bits(shape, seed, dtype):
+  # Without bounds, the integers have full range and agree under XLA. Philox is
+  # also much faster there than the default generator.
   return tf.random.stateless_uniform(
     shape, seed, minval=None, maxval=None, dtype=dtype, alg='philox'
   )
@@ -70,6 +72,8 @@ def uniform(shape, seed, dtype=tf.float64):
   integer, num_bits = (
     (tf.int64, 52) if tf.as_dtype(dtype) == tf.float64 else (tf.int32, 23)
   )
+  # The sum below is exact: it needs one bit more than is kept, and the mantissa
+  # has 53 bits in float64 and 24 in float32.
   kept = tf.bitwise.bitwise_and(
     _bits(shape, seed, integer), tf.constant(2**num_bits - 1, integer)
   )
@@ -77,10 +81,10 @@ def uniform(shape, seed, dtype=tf.float64):
 
 
 def stratified_uniform(shape, seed):
-  """Returns uniforms of which each stratum along the first axis holds one.
+  """Returns stratified uniforms, one per stratum along the first axis.
 
   Every other coordinate has its own random order of the strata (a Latin
-  hypercube), so each draw on its own is uniform.
+  hypercube), so each single draw is uniform.
 
   Args:
     shape: Shape of the result; the first entry is a Python `int`.
@@ -91,18 +95,19 @@ def stratified_uniform(shape, seed):
   """
   order_seed, uniform_seed = split_seed(seed, n=2)
   key = uniform(shape, order_seed)
+  # The ranks of independent uniforms are a random permutation.
   stratum = tf.argsort(tf.argsort(key, axis=0), axis=0)
   u = uniform(shape, uniform_seed)
   u = (tf.cast(stratum, u.dtype) + u) / shape[0]
-  return tf.minimum(u, np.nextafter(1.0, 0.0))  # rounding may reach 1
+  return tf.minimum(u, np.nextafter(1.0, 0.0))  # Rounding may reach 1.
 
 
 def search_index(masses, u):
-  """Returns the index at which the cumulated `masses` pass `u` of their total.
+  """Returns the index at which the cumulative mass exceeds `u` times the total.
 
   The search is in float64, so that an entry with a share of 2^-52 of the total
-  can be found, whatever the dtype of the masses. An index of mass 0 is never
-  returned unless all masses are 0; then it is some valid index.
+  can be found, regardless of the dtype of the masses. An index of mass 0 is
+  never returned unless all masses are 0; then any valid index is returned.
 
   Args:
     masses: Non-negative floating-point `Tensor` of shape `[..., size]`.
@@ -114,10 +119,10 @@ def search_index(masses, u):
   size = masses.shape[-1]
   cumulated = tf.cumsum(tf.cast(masses, tf.float64), axis=-1)
   threshold = u[..., tf.newaxis] * cumulated[..., -1:]
-  # The first index with mass beyond the threshold, as a plain minimum: an
+  # This finds the first index beyond the threshold with a minimum, because an
   # argmax is several times slower under XLA on a CPU.
   beyond = (cumulated > threshold) & (masses > 0.0)
   first = tf.reduce_min(tf.where(beyond, tf.range(size), size), axis=-1)
-  # Rounding can leave no such index. The heaviest one stands in.
+  # If rounding leaves no such index, take the heaviest one.
   heaviest = tf.argmax(masses, axis=-1, output_type=tf.int32)
   return tf.where(first < size, first, heaviest)

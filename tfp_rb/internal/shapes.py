@@ -1,4 +1,4 @@
-"""Shapes as lists: Python ints where known, scalar Tensors where not."""
+"""Represents shapes as lists of Python ints and, if unknown, scalar Tensors."""
 
 import tensorflow as tf
 
@@ -33,7 +33,8 @@ def _as_list(static, dynamic_fn):
     return static.as_list()
   dynamic = dynamic_fn()
   if static.rank is None:
-    # TFP forgets what is known of a shape that is a Tensor, TensorFlow not.
+    # TFP returns no static rank for a shape that is a Tensor. TensorFlow infers
+    # it, and known dimensions, when it fills the shape.
     static = tf.fill(dynamic, False).shape
   if static.rank is None:
     raise ValueError(
@@ -51,7 +52,7 @@ def leading(x):
 
 
 def size(shape):
-  """Returns the product of a shape: an int where all entries are ints."""
+  """Returns the product of a shape: an `int` if all entries are `int`s."""
   result = 1
   for n in shape:
     result = result * n
@@ -68,10 +69,12 @@ def take(values, index):
   Returns:
     taken: `Tensor` of shape `[m] + batch_shape + event_shape`.
   """
-  rank = index.shape.rank - 1  # of the batch
+  rank = index.shape.rank - 1  # the rank of the batch
+  # `tf.gather` expects the batch in front: batch_shape + [n] + event_shape.
   last = [*range(1, rank + 1), 0]
   rows = tf.transpose(values, [*last, *range(rank + 1, values.shape.rank)])
   taken = tf.gather(rows, tf.transpose(index, last), batch_dims=rank)
+  # Move [m] back to the front.
   order = [rank, *range(rank), *range(rank + 1, taken.shape.rank)]
   return tf.transpose(taken, order)
 

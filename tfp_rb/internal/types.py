@@ -1,4 +1,4 @@
-"""Names for the types that many signatures share."""
+"""Names the types that many signatures share."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
@@ -22,10 +22,10 @@ __all__ = [
 
 Distribution: TypeAlias = tfp.distributions.Distribution
 
-# Atoms, `[m] + batch_shape + event_shape`, to values, `[m] + batch_shape`.
+# Maps atoms `[m] + batch_shape + event_shape` to values `[m] + batch_shape`.
 Integrand: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
 
-# Parameters to a function and the distribution of what it is given.
+# Maps parameters to a function and the distribution of its argument.
 Problem: TypeAlias = Callable[..., tuple[Integrand, Distribution]]
 
 StatelessSeed: TypeAlias = Sequence[int] | np.ndarray | tf.Tensor
@@ -40,7 +40,7 @@ Temperature: TypeAlias = Numeric | Callable[[], Numeric]
 
 
 class Optimizer(Protocol):
-  """What a fit asks of an optimizer."""
+  """Describes the part of an optimizer that `fit` functions use."""
 
   def apply_gradients(self, grads_and_vars: Any, /) -> Any: ...
 
@@ -49,5 +49,14 @@ _Function = TypeVar('_Function', bound=Callable[..., Any])
 
 
 def do_not_convert(function: _Function) -> _Function:
-  """As TensorFlow's, which would hide the signature from type checkers."""
+  """Marks a function that AutoGraph must not convert.
+
+  TensorFlow's own decorator hides the signature from type checkers.
+
+  Args:
+    function: Callable.
+
+  Returns:
+    function: Callable with the same signature.
+  """
   return tf.autograph.experimental.do_not_convert(function)
