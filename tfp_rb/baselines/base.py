@@ -144,6 +144,7 @@ def draws_and_sums(name: str, atoms: Atoms, value: tf.Tensor) -> DrawsAndSums:
     parts: `DrawsAndSums`.
   """
   num_atoms = value.shape[0]
+  # Without draws there is no variance, and any level will do.
   nothing_drawn = (
     isinstance(atoms.num_summed, int) and atoms.num_summed == num_atoms
   )

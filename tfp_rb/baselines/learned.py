@@ -41,7 +41,7 @@ class Learned(Baseline):
       name: Python `str`, name of the `tf.Module`.
     """
     super().__init__(name=name)
-    self.initial_value = initial_value
+    self.initial_value = initial_value  # for `get_config`
     self.level = tf.Variable(
       initial_value,
       dtype=getattr(initial_value, 'dtype', tf.float32),

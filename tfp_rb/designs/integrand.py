@@ -1,4 +1,4 @@
-"""The integrand: the user's `f`, with checks of what it returns."""
+"""The integrand: the user's `f`, with checks of its results."""
 
 from typing import Any, NamedTuple
 

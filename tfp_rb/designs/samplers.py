@@ -151,8 +151,8 @@ class Stratified(Sampler):
   ) -> Draws:
     if partition.num_uniforms is None:
       raise NotImplementedError(
-        '`samplers.Stratified` needs a partition of this library, but that of '
-        f'`{type(distribution).__name__}` draws by other means. Use '
+        '`samplers.Stratified` requires a partition that draws from uniforms; '
+        f'that of `{type(distribution).__name__}` draws from a seed. Use '
         '`samplers.IID()`.'
       )
     shape = [num_draws, *partition.batch_shape, partition.num_uniforms]

@@ -1,4 +1,4 @@
-"""Gradient estimators: what is evaluated at an atom."""
+"""Gradient estimators: each says what `g` is at an atom."""
 
 from tfp_rb.estimators.base import Estimate, GradientEstimator
 from tfp_rb.estimators.darn import DARN

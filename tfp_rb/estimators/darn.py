@@ -109,7 +109,8 @@ class DARN(GradientEstimator):
       raise TypeError(
         '`center` must be given to `DARN` for a distribution other than '
         '`tfd.Bernoulli`, `tfd.OneHotCategorical` and their products; got a '
-        f'`{atoms.partition.name}`. Pass `center=`, the point from which `f` '
-        'is expanded; of a `tfd.Categorical` make a `tfd.OneHotCategorical`.'
+        f'`{atoms.partition.name}`. Pass `center=`, the point at which the '
+        'expansion of `f` is evaluated, or replace a `tfd.Categorical` with a '
+        '`tfd.OneHotCategorical`.'
       )
     return tf.cast(relaxation.center(), mean.dtype)

@@ -57,6 +57,7 @@ class Exact(GradientEstimator):
 
   @property
   def chooses_atoms(self) -> str:
+    # The reason that `rao_blackwellize` gives for refusing it.
     return '`Exact` sums all values already.'
 
   def evaluate(

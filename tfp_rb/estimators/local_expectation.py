@@ -112,7 +112,7 @@ class LocalExpectation(Wrapper):
     name: str | None = None,
   ) -> None:
     super().__init__(estimator, name)
-    self.num_summed = num_summed
+    self.num_summed = num_summed  # at each site
     self.sites_per_call = sites_per_call
 
   @property

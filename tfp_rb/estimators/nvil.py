@@ -168,9 +168,9 @@ class NVIL(GradientEstimator):
       return self.baseline
     if checks.num_arguments(self.baseline):
       raise TypeError(
-        '`baseline` must be callable without arguments, or have been given '
-        f'them by `with_inputs`; got {self.baseline!r}. For a network write '
-        "`nvil.with_inputs(x)`, with this step's inputs."
+        '`baseline` must be callable without arguments, unless you bind its '
+        f'inputs; got {self.baseline!r}. For a network write '
+        '`nvil.with_inputs(x)` with the inputs of this step.'
       )
     return self.baseline()
 

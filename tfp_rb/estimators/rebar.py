@@ -70,7 +70,7 @@ class REBAR(RelaxedControlVariate):
       https://arxiv.org/abs/1703.07370
   """
 
-  differentiates_f = True
+  differentiates_f = True  # at relaxed atoms
 
   def __init__(
     self,

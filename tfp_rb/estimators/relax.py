@@ -48,7 +48,7 @@ class RELAX(RelaxedControlVariate):
   estimator = tfp_rb.RELAX(lambda x: tf.reduce_sum(slope * x, axis=-1),
                            temperature=tfp.util.TransformedVariable(
                                0.5, tfp.bijectors.Exp()))
-  estimator.slope = slope  # now it is trained, too
+  estimator.slope = slope  # so that it is trained as well
   cost = tf.constant([3., 1., 2.])
   with tf.GradientTape() as tape:
     q = tfp.distributions.OneHotCategorical(logits=[0., 1., 2.])

@@ -186,7 +186,7 @@ def relaxation_of(atoms: Atoms, estimator: GradientEstimator) -> Any:
   kind = atoms.partition.name
   advice = {
     'Categorical': 'Use `tfd.OneHotCategorical`, and an `f` of one-hot vectors.'
-  }.get(kind, 'Use `tfp_rb.REINFORCE`, which asks for nothing of the kind.')
+  }.get(kind, 'Use `tfp_rb.REINFORCE`, which supports every distribution.')
   raise TypeError(
     f'`{type(estimator).__name__}` relaxes its atoms, so `distribution` must '
     'be a `tfd.OneHotCategorical`, a `tfd.Bernoulli`, or `tfd.Independent` or '
@@ -241,9 +241,8 @@ class RelaxedEstimator(GradientEstimator):
       return False  # The rest is everything.
     if self.restricted and relaxation.num_sites:
       raise ValueError(
-        '`restricted=True` needs a `distribution` of a single site, since a '
-        'product given its rest is no product, but there are '
-        f'{relaxation.num_sites} dimensions of sites. Leave `restricted=None`.'
+        '`restricted=True` supports a `distribution` of a single site only; '
+        f'got {relaxation.num_sites} site dimensions. Leave `restricted=None`.'
       )
     return relaxation.num_sites == 0 and self.restricted in (None, True)
 
@@ -269,10 +268,9 @@ def value_and_slope(
   # Taking it as 0 would silently train nothing.
   if slope is None:
     raise ValueError(
-      f'`{getattr(f, "name", "f")}` must be differentiable by its atoms, since '
-      f'`{type(estimator).__name__}` follows that gradient, but there is none. '
-      'Do not round, cast or take the argmax of the atoms, or use '
-      '`tfp_rb.REINFORCE`.'
+      f'`{getattr(f, "name", "f")}` must be differentiable w.r.t. its atoms '
+      f'for `{type(estimator).__name__}`; got no gradient. Do not round, cast '
+      'or take the argmax of the atoms, or use `tfp_rb.REINFORCE`.'
     )
   return value, slope
 

@@ -142,8 +142,8 @@ def read_scalar(
   except (TypeError, ValueError, tf.errors.OpError) as error:
     raise TypeError(
       f'`{name}` must be a number, a scalar Tensor or variable, or a callable '
-      f'without arguments that returns one, but is {given!r}: {error} Of a '
-      'Keras schedule make `lambda: schedule(step)`.'
+      f'without arguments that returns one; got {given!r}: {error} Pass a '
+      'Keras schedule as `lambda: schedule(step)`.'
     ) from error
   if scalar.shape.rank != 0:
     raise ValueError(

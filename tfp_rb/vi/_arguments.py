@@ -75,8 +75,8 @@ def check_arguments(
   if exact and not is_kl:
     raise ValueError(
       '`exact_entropy` must be False unless `discrepancy_fn` is '
-      f'`tfp.vi.kl_reverse`, but is {exact!r} with {discrepancy_fn!r}: only '
-      'there the entropy is a term of its own.'
+      f'`tfp.vi.kl_reverse`; got {exact!r} with {discrepancy_fn!r}. Only the '
+      'reverse divergence has the entropy as a separate term.'
     )
   if exact and stopped is not None:
     raise ValueError(
@@ -95,11 +95,9 @@ def check_discrete_arguments(
   if tf.get_static_value(importance_sample_size) != 1:
     raise ValueError(
       '`importance_sample_size` must be 1 for a `surrogate_posterior` with '
-      f'discrete parts, but is {importance_sample_size}: the gradient of an '
-      'importance-weighted bound is no mean over atoms. Supported are all '
-      'discrepancies of `tfp.vi` with 1; for the bound itself use '
-      '`tfp.vi.monte_carlo_variational_loss` with '
-      '`tfp.vi.GradientEstimators.VIMCO`.'
+      f'discrete parts; got {importance_sample_size}. For an '
+      'importance-weighted bound use `tfp.vi.monte_carlo_variational_loss` '
+      'with `tfp.vi.GradientEstimators.VIMCO`.'
     )
   if discrepancy_fn is tfp.vi.kl_reverse:
     return
@@ -165,9 +163,9 @@ def check_target(result: Any, expected: tf.TensorShape) -> tf.Tensor:
   if not result.shape.is_compatible_with(expected):
     raise ValueError(
       '`target_log_prob_fn` must return a Tensor of shape [m] + batch_shape, '
-      f'{expected}, one log-density for each of m atoms, but returned shape '
-      f'{result.shape}. Sum over what is not in the batch of '
-      '`surrogate_posterior`, and keep the first axis.'
+      f'{expected}, one log-density for each of m atoms; got shape '
+      f'{result.shape}. Keep the first axis and the batch of '
+      '`surrogate_posterior`, and sum over all other axes.'
     )
   return result
 

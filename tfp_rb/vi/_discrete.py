@@ -57,7 +57,7 @@ class DiscreteParts(Distribution):
         has batch shape `[n] + batch_shape`.
       name: Python `str`, name of the distribution.
     """
-    parameters = dict(locals())  # TFP asks for them, for `copy`.
+    parameters = dict(locals())  # TFP needs them for `copy`.
     self._laws = laws
     self._laws_given = laws_given
     self.depends = depends

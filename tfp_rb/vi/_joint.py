@@ -221,9 +221,9 @@ class Joint:
             'continuous part that depends on a discrete one, but '
             f'`{self.names[i]}` comes after `{self.names[j]}`, which comes '
             'after a discrete part. Put the continuous parts before or after '
-            'all discrete ones. (Parts of a list or a dictionary that are no '
-            'callables depend on nothing, and may stand anywhere; in a '
-            'coroutine a part counts as depending on all before it.)'
+            'all discrete ones. (A part of a list or a dictionary that is not '
+            'a callable depends on nothing and may come anywhere. In a '
+            'coroutine a part counts as depending on all previous ones.)'
           )
 
   def _read_graph(self) -> None:

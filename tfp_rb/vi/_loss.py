@@ -347,7 +347,7 @@ def _reparameterized_loss(
   """Returns TFP's loss, for a surrogate without discrete parts."""
   kinds = tfp.vi.GradientEstimators
   kind = kinds.REPARAMETERIZATION
-  if stopped is not None:  # TFP asks for this kind to use it.
+  if stopped is not None:  # TFP uses it with this kind only.
     kind = kinds.DOUBLY_REPARAMETERIZED
   if not exact_entropy:
     return tfp.vi.monte_carlo_variational_loss(
