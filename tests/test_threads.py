@@ -12,7 +12,7 @@ import tensorflow as tf
 import processes
 import seeded
 
-NUM_SEEDS = 6
+NUM_SEEDS = 4
 NUM_OTHERS = 2
 
 
