@@ -141,7 +141,7 @@ def call_one_by_one(f, x):
 
 
 def _pull_back_one_by_one(f, x, inputs, captured, cotangents):
-  """Computes the gradients of `call_one_by_one`, in a loop that calls `f` again.
+  """Computes the gradients of `call_one_by_one`; calls `f` again in a loop.
 
   Args:
     f: Callable.
