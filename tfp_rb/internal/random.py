@@ -1,9 +1,10 @@
 """Draws random numbers that agree in eager mode, in graphs and under XLA.
 
 For the same stateless seed, TensorFlow draws different floats in eager mode and
-under XLA, and so does `tfp.random.split_seed`, which does not name its
-generator. The full-range integer bits of Philox agree everywhere. All
-randomness of this library is made from those bits, in this module.
+under XLA. The full-range integer bits of Philox agree everywhere, so this
+module makes all randomness of the library from those bits.
+`tfp.random.split_seed` is not used because it does not name its generator,
+which TensorFlow then chooses by device.
 """
 
 import numpy as np
