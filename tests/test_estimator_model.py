@@ -12,62 +12,15 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from errors import raises
+from small_autoencoder import Autoencoder, Reporting, X, data_of, make, nvil
 import tfp_rb
 from tfp_rb import baselines, models
-
-tfd = tfp.distributions
-
-RNG = np.random.default_rng(3)
-X = RNG.normal(size=[12, 5]).astype(np.float32)
-
-
-@keras.saving.register_keras_serializable('test_estimator_model')
-class Autoencoder(models.EstimatorModel):
-  """A code of four symbols."""
-
-  batch_rank = 2
-
-  def __init__(self, estimator, units=4, activation=None, **kwargs):
-    super().__init__(estimator, **kwargs)
-    self.encoder = keras.layers.Dense(units, activation)
-    self.encoder.build([None, 5])
-    self.decoder = keras.layers.Dense(5)
-    self.decoder.build([None, units])
-
-  def call(self, x):
-    return self.encoder(x)
-
-  def compute_step_loss(self, batch, estimator, seed):
-    (x,) = batch
-    q = tfd.OneHotCategorical(logits=self(x), dtype=tf.float32)
-    f = lambda z: tf.reduce_sum((self.decoder(z) - x) ** 2, axis=-1)
-    loss = tfp_rb.expectation(f, q, estimator.bind(x), seed=seed)
-    return tf.reduce_mean(loss)
-
-
-class Reporting(Autoencoder):
-  """Returns more than the loss, without having said so before."""
-
-  def compute_step_loss(self, batch, estimator, seed):
-    loss = super().compute_step_loss(batch, estimator, seed)
-    return {'loss': loss, 'mean': tf.reduce_mean(batch[0]), 'step': self.step}
-
-
-def make(estimator=None, kind=Autoencoder, **settings):
-  keras.utils.set_random_seed(0)
-  return kind(
-    tfp_rb.REINFORCE() if estimator is None else estimator, **settings
-  )
 
 
 def compiled(*args, learning_rate=0.05, **kwargs):
   model = make(*args, **kwargs)
   model.compile(keras.optimizers.SGD(learning_rate), jit_compile=False)
   return model
-
-
-def data_of(*batches):
-  return tf.data.Dataset.from_tensor_slices((np.stack(batches),))
 
 
 def state_of(model):
@@ -87,12 +40,6 @@ def assert_same(states, others, rtol=0.0):
 
 
 # Estimators with variables of their own.
-
-
-def nvil():
-  keras.utils.set_random_seed(1)
-  network = keras.Sequential([keras.Input([5]), keras.layers.Dense(1)])
-  return tfp_rb.NVIL(network, center=True)
 
 
 def relax():
@@ -426,7 +373,7 @@ cpu = tf.config.list_physical_devices('CPU')[0]
 tf.config.set_logical_device_configuration(
   cpu, [tf.config.LogicalDeviceConfiguration()] * 2
 )
-from test_estimator_model import X, Reporting, data_of, make, nvil
+from small_autoencoder import X, Reporting, data_of, make, nvil
 import tfp_rb
 
 two = tf.distribute.MirroredStrategy(['CPU:0', 'CPU:1'])

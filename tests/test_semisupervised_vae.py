@@ -415,6 +415,12 @@ def test_a_model_is_saved_before_it_is_compiled(tmp_path):
   np.testing.assert_array_equal(model(BINARY), loaded(BINARY))
 
 
+def test_the_default_estimator_is_part_of_the_config():
+  config = make().get_config()
+  assert config['estimator']['class_name'] == 'RaoBlackwellized'
+  assert config['estimator']['config']['num_summed'] == 1
+
+
 def test_batches_of_evaluation_have_noise_of_their_own():
   model = make()
   seeds = [
