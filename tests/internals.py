@@ -221,14 +221,8 @@ def seed_of_evaluation(model, batch):
 
 def pooled_sample(distribution, estimator, u, seed=(0, 0)):
   """The `Atoms` of a pooled estimator, given the uniform of its inclusion."""
-  whole = whole_of(distribution)
-  num_candidates = estimator._num_candidates(whole)
-  candidates = pooled.offer(
-    whole, num_candidates, estimator.num_samples, tf.constant(seed)
-  )
-  num_atoms = estimator._num_atoms(whole, num_candidates)
   u = tf.constant(u, tf.float64)
-  return pooled.include(whole, candidates, num_atoms, estimator.row_weights, u)
+  return estimator.atoms_at(whole_of(distribution), u, tf.constant(seed))
 
 
 def pooled_estimate(f, distribution, estimator, u):

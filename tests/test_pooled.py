@@ -423,3 +423,53 @@ def pooled_f(z, rows):
 def test_bad_input_is_refused(kind, argument, call):
   with raises(kind, argument):
     call()
+
+
+def pool_problem(logits):
+  cost = tf.constant([[3.0, 1.0, 2.0], [0.0, 4.0, 1.0]], tf.float64)
+  scale = 1.0 + 0.1 * tf.reduce_sum(logits**2, axis=-1)
+
+  def f(z, rows):
+    index = tf.stack([rows, z], axis=-1)
+    return tf.gather(scale, rows) * tf.gather_nd(cost, index)
+
+  return f, tfd.Categorical(logits=logits)
+
+
+LOGITS = tf.constant([[0.0, 1.0, 2.0], [3.0, 0.0, 0.5]], tf.float64)
+
+
+@pytest.mark.parametrize('number', [3, 4, 5])
+def test_diagnostics_enumerate_a_pool(number):
+  estimator = tfp_rb.pooled(budget=number)
+  report = tfp_rb.testing.assert_unbiased(estimator, pool_problem, [LOGITS])
+  assert report.is_exact
+  moments = tfp_rb.diagnostics.exact_moments(estimator, pool_problem, [LOGITS])
+  assert moments.bias < 1e-12
+  assert moments.num_evaluations == number / 2
+
+  @tf.function(autograph=False)
+  def gradient(seed):
+    with tf.GradientTape() as tape:
+      tape.watch(LOGITS)
+      f, q = pool_problem(LOGITS)
+      loss = tf.reduce_sum(tfp_rb.expectation(f, q, estimator, seed=seed))
+    return tape.gradient(loss, LOGITS)
+
+  gradients = [gradient(tf.constant([i, 4])).numpy() for i in range(2000)]
+  drawn = np.sum(np.var(gradients, axis=0))
+  np.testing.assert_allclose(drawn, moments.variance, rtol=0.2)
+
+
+def test_a_biased_pool_is_found():
+  class WithoutLevel(tfp_rb.REINFORCE):
+    why_not_pooled = None
+
+    def evaluate(self, f, distribution, atoms, seed):
+      estimate = super().evaluate(f, distribution, atoms, seed)
+      return estimate._replace(surrogate=1.1 * estimate.surrogate)
+
+  with raises(AssertionError, 'gradient'):
+    tfp_rb.testing.assert_unbiased(
+      tfp_rb.pooled(WithoutLevel(), budget=4), pool_problem, [LOGITS]
+    )

@@ -50,6 +50,14 @@ class Baseline(Configurable, metaclass=abc.ABCMeta):
   """
 
   @property
+  def treats_draws_alike(self) -> bool:
+    """Whether all atoms share one level that does not depend on the draws.
+
+    Then the mean of `M` draws has `1 / M` of the variance of one.
+    """
+    return True
+
+  @property
   def why_not_pooled(self) -> str | None:
     """Why a pool refuses the baseline; `None` if it does not."""
     return (

@@ -41,6 +41,11 @@ class IndependentSample(Baseline):
     super().__init__(name=name)
     self.shared = bool(shared)
 
+  @property
+  def treats_draws_alike(self) -> bool:
+    # Separate noise at each summed atom stays, however many atoms are drawn.
+    return self.shared
+
   def num_extra(self, num_atoms: int) -> int:
     return 1 if self.shared else num_atoms
 

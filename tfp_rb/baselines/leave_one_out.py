@@ -96,6 +96,8 @@ class LeaveOneOut(Baseline):
       )
     self.form = form
 
+  treats_draws_alike = False
+
   def evaluate(
     self,
     distribution: Distribution,

@@ -38,6 +38,8 @@ class Optimal(Baseline):
       inference. AISTATS 2014, section 3.2. https://arxiv.org/abs/1401.0118
   """
 
+  treats_draws_alike = False
+
   def evaluate(
     self,
     distribution: Distribution,

@@ -12,7 +12,13 @@ from tfp_rb.designs.atoms import (
 )
 from tfp_rb.designs.budget import atoms_of_budget
 from tfp_rb.designs.integrand import CheckedIntegrand, Evaluation, evaluate
-from tfp_rb.designs.pooled import PooledIntegrand, pooled_atoms, sum_by_row
+from tfp_rb.designs.pooled import (
+  PooledIntegrand,
+  include,
+  offer,
+  outcomes,
+  sum_by_row,
+)
 from tfp_rb.designs.samplers import IID, Sampler, check_sampler
 from tfp_rb.designs.sites import SiteAtoms, SiteIntegrand, Sites, site_atoms
 from tfp_rb.designs.top_k import given, top_k
@@ -35,9 +41,11 @@ __all__ = [
   'evaluate',
   'everything',
   'given',
+  'include',
   'is_draw',
   'make_atoms',
-  'pooled_atoms',
+  'offer',
+  'outcomes',
   'site_atoms',
   'sum_by_row',
   'top_k',

@@ -1,7 +1,7 @@
 """Where `f` is evaluated: atoms and their weights."""
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
@@ -74,8 +74,9 @@ class Atoms(NamedTuple):
   weights: tf.Tensor
   log_prob: tf.Tensor
   num_summed: int | tf.Tensor
-  partition: Whole
   mean_of_others: Callable[[tf.Tensor], tf.Tensor] | None = None
+  # A user's `sample_atoms` may leave it out, if `evaluate` does not need it.
+  partition: Any = None
   extra: tf.Tensor | None = None
   pool: Pool | None = None
 
@@ -162,4 +163,4 @@ def make_atoms(
   possible = shapes.with_event_rank(weights > 0.0, values)
   values = tf.where(possible, values, best.values[:1])
   log_prob = whole.log_prob(values)  # [m] + batch_shape
-  return Atoms(values, weights, log_prob, num_summed, whole, mean_of_others)
+  return Atoms(values, weights, log_prob, num_summed, mean_of_others, whole)

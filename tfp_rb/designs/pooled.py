@@ -18,21 +18,21 @@ systematic sampling, which includes exactly as many as are left [1].
     via particle filters. _JRSS B_, 65, 2003, section 4 (optimal resampling).
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
-from tfp_rb.designs.atoms import Atoms, Pool, Whole
+from tfp_rb.designs.atoms import Atoms, Pool
 from tfp_rb.designs.integrand import Evaluation, evaluate
-from tfp_rb.internal import random, shapes
-from tfp_rb.internal.types import StatelessSeed
+from tfp_rb.internal import shapes
 
 __all__ = [
   'Candidates',
   'PooledIntegrand',
   'include',
   'offer',
-  'pooled_atoms',
+  'outcomes',
   'select',
   'sum_by_row',
 ]
@@ -75,47 +75,20 @@ class _Selection(NamedTuple):
   level: tf.Tensor
 
 
-def pooled_atoms(
-  whole: Whole,
-  num_atoms: Any,
-  num_candidates: int,
-  num_draws: int,
-  row_weights: Any,
-  seed: StatelessSeed,
-) -> Atoms:
-  """Returns `Atoms` of a pool: the best value of each row, then the others.
-
-  Args:
-    whole: The whole `Partition`.
-    num_atoms: `N`, a Python `int` or a scalar `Tensor`, larger than the number
-      of rows `B` unless that is 0.
-    num_candidates: Python `int`, how many best values a row offers.
-    num_draws: Python `int`, how many draws from its rest.
-    row_weights: `Tensor` of the batch shape, or `None`.
-    seed: Stateless seed, `int32[2]`.
-
-  Returns:
-    atoms: `Atoms` with values of shape `[N] + event_shape`, and with a `pool`.
-      Their `num_summed` is `B`: the others may be draws.
-  """
-  draw_seed, pool_seed = random.split_seed(seed, n=2)
-  candidates = offer(whole, num_candidates, num_draws, draw_seed)
-  u = random.uniform([], pool_seed)
-  return include(whole, candidates, num_atoms, row_weights, u)
-
-
 def include(whole, candidates, num_atoms, row_weights, u):
-  """Returns the `Atoms` of a pool, given what the rows offer.
+  """Returns the `Atoms` of a pool: the best of each row, then the others.
 
   Args:
     whole: The whole `Partition`.
     candidates: `Candidates`.
-    num_atoms: As in `pooled_atoms`.
-    row_weights: As in `pooled_atoms`.
+    num_atoms: `N`, a Python `int` or a scalar `Tensor`, larger than the number
+      of rows `B` unless that is 0.
+    row_weights: `Tensor` of the batch shape, or `None`.
     u: `float64` scalar `Tensor`, uniform in (0, 1): the only randomness left.
 
   Returns:
-    atoms: `Atoms`.
+    atoms: `Atoms` with values of shape `[N] + event_shape`, and with a `pool`.
+      Their `num_summed` is `B`: the others may be draws.
   """
   num_rows = shapes.size(whole.batch_shape)
   importance = _importance(candidates, row_weights, num_rows)
@@ -159,6 +132,26 @@ def _importance(candidates, row_weights, num_rows):
   return importance * rows
 
 
+class _Line(NamedTuple):
+  """The candidates that are not certain, on a line of as many unit lengths.
+
+  Attributes:
+    top_index: `int32` `Tensor` of shape `[n]`, the candidates of the highest
+      priority; the first `num_certain` of them are certain.
+    num_certain: `int32` scalar.
+    cumulated: `float64` `Tensor`, where each candidate ends on the line: a
+      multiple of its probability, 0 where it is certain.
+    num_points: `float64` scalar, the length of the line.
+    level: `float64` scalar, `c`.
+  """
+
+  top_index: tf.Tensor
+  num_certain: tf.Tensor
+  cumulated: tf.Tensor
+  num_points: tf.Tensor
+  level: tf.Tensor
+
+
 def select(priority, num_included, u):
   """Includes candidates with probabilities `min(1, priority / c)`.
 
@@ -171,6 +164,21 @@ def select(priority, num_included, u):
     selection: A `_Selection`. Where fewer than `num_included` candidates have
       priority, those without fill it up.
   """
+  line = _lay_out(priority, num_included)
+  slots = tf.range(num_included)
+  is_certain = slots < line.num_certain
+  # Equidistant points on the line. Rounding must not lead beyond its end.
+  points = u + tf.cast(slots - line.num_certain, tf.float64)
+  points = tf.minimum(points, line.num_points * (1.0 - 2.0**-52))
+  drawn = tf.searchsorted(line.cumulated, points, side='right')
+  drawn = tf.minimum(drawn, tf.size(priority) - 1)
+  is_top = is_certain | (line.level <= 0.0)
+  index = tf.where(is_top, line.top_index, drawn)
+  return _Selection(index, is_certain, line.level)
+
+
+def _lay_out(priority, num_included):
+  """Returns the `_Line`."""
   top, top_index = tf.math.top_k(priority, num_included)  # largest first
   slots = tf.range(num_included)
   left = tf.cast(num_included - slots, tf.float64)
@@ -178,29 +186,48 @@ def select(priority, num_included, u):
   above = tf.cumsum(top, exclusive=True)
   level_if = (tf.reduce_sum(priority) - above) / left
   num_certain = tf.reduce_sum(tf.cast(~_any_before(top < level_if), tf.int32))
-  is_certain = slots < num_certain
-  # The others in their own order. A sum of positive terms: what is left of the
-  # difference above may have no correct digit.
+  # A sum of positive terms: the difference above may have no correct digit.
   others = tf.tensor_scatter_nd_update(
     priority,
     top_index[:, tf.newaxis],
-    tf.where(is_certain, tf.zeros_like(top), top),
+    tf.where(slots < num_certain, tf.zeros_like(top), top),
   )
   cumulated = tf.cumsum(others)
   total = tf.reduce_max(tf.concat([[0.0], cumulated], axis=0))
   num_points = tf.cast(num_included - num_certain, tf.float64)
-  # Equidistant points on the cumulated probabilities, whose total is exactly
-  # the number of points. Rounding must not lead beyond it.
-  cumulated = tf.math.divide_no_nan(cumulated, total) * num_points
-  points = u + tf.cast(slots - num_certain, tf.float64)
-  points = tf.minimum(points, num_points * (1.0 - 2.0**-52))
-  drawn = tf.searchsorted(cumulated, points, side='right')
-  drawn = tf.minimum(drawn, tf.size(priority) - 1)
-  return _Selection(
-    index=tf.where(is_certain | (total <= 0.0), top_index, drawn),
-    is_certain=is_certain,
-    level=tf.math.divide_no_nan(total, num_points),
+  return _Line(
+    top_index,
+    num_certain,
+    # Its end is exactly the number of points.
+    tf.math.divide_no_nan(cumulated, total) * num_points,
+    num_points,
+    tf.math.divide_no_nan(total, num_points),
   )
+
+
+def outcomes(whole, candidates, num_atoms, row_weights):
+  """Lists all outcomes of the inclusion, for exact moments.
+
+  What is included is constant between the points at which a candidate ends on
+  the line, taken modulo 1.
+
+  Args:
+    whole: The whole `Partition`.
+    candidates: `Candidates`.
+    num_atoms: As in `include`.
+    row_weights: As in `include`.
+
+  Returns:
+    uniforms: List of Python `float`s, one for each outcome.
+    chances: List of Python `float`s, their probabilities.
+  """
+  num_rows = shapes.size(whole.batch_shape)
+  importance = _importance(candidates, row_weights, num_rows)
+  priority = tf.cast(candidates.weights[1:], tf.float64) * importance
+  line = _lay_out(tf.reshape(priority, [-1]), num_atoms - num_rows)
+  ends = np.mod(line.cumulated.numpy(), 1.0)
+  ends = np.unique(np.concatenate([[0.0, 1.0], ends]))
+  return list(0.5 * (ends[1:] + ends[:-1])), list(np.diff(ends))
 
 
 def _any_before(x):

@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tfp_rb.baselines import IndependentSample, LeaveOneOut, Optimal
 from tfp_rb.diagnostics._mass import rest_mass
 from tfp_rb.diagnostics._moments import enumerate_all, total_variance
 from tfp_rb.estimators.base import GradientEstimator
@@ -155,9 +154,7 @@ def variance_bounds(
 def _check_draws_share(estimator: GradientEstimator) -> None:
   """Raises unless the mean of `M` draws has `1 / M` of the variance of one."""
   baseline = getattr(estimator.unwrap(), 'baseline', None)
-  # Separate noise at each summed atom stays, however many atoms are drawn.
-  is_own = isinstance(baseline, IndependentSample) and not baseline.shared
-  if is_own or isinstance(baseline, LeaveOneOut | Optimal):
+  if not getattr(baseline, 'treats_draws_alike', True):
     raise ValueError(
       f'`budget` must be None with {baseline!r}, because the variance of '
       'several draws does not follow from the variance of one. Call '

@@ -117,7 +117,9 @@ def exact_moments(
   # The gradients contain the probabilities: their sum is the mean.
   mean = [g.sum(axis=0) for g in outcomes.weighted_gradients]
   # The derivative of the explicit sum, Equation (2) of the paper.
-  _, reference = enumeration.exact_reference(problem, parameters)
+  _, reference = enumeration.exact_reference(
+    problem, parameters, takes_rows=estimator.takes_rows
+  )
   bias = float(np.linalg.norm(flat(mean) - flat(reference)))
   return GradientMoments(
     mean=mean,
@@ -139,7 +141,8 @@ def enumerate_all(
   """Returns the `Outcomes` of an estimator, or raises `ValueError`."""
   _, distribution = problem(*parameters)
   check_discrete(distribution)
-  if distribution.batch_shape.rank != 0:
+  # A pool is a matter of the whole batch; other rows are independent.
+  if distribution.batch_shape.rank != 0 and not estimator.takes_rows:
     raise ValueError(
       '`problem` must return a distribution without a batch; got batch shape '
       f'{distribution.batch_shape}. Measure one member at a time and add up '
@@ -160,8 +163,9 @@ def enumerate_all(
 
 def total_variance(outcomes: enumeration.Outcomes) -> float:
   """Returns the total variance of the gradients, without a batch."""
-  possible = outcomes.probabilities > 0.0  # [T]
-  chances = outcomes.probabilities[possible].astype(np.float64)
+  probabilities = np.reshape(outcomes.probabilities, [-1])  # [T]
+  possible = probabilities > 0.0
+  chances = probabilities[possible].astype(np.float64)
   variance = 0.0
   for weighted in outcomes.weighted_gradients:  # [T] + shape
     weighted = weighted.astype(np.float64).reshape([len(possible), -1])

@@ -61,6 +61,9 @@ class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
   ```
   """
 
+  # Whether `f` is called as `f(z, rows)`, see `pooled`.
+  takes_rows: bool = False
+
   def __init__(self, *, num_samples: int = 1, name: str | None = None) -> None:
     """Stores how many atoms are drawn.
 

@@ -13,7 +13,9 @@ from tfp_rb.designs import (
   Pool,
   PooledIntegrand,
   Whole,
-  pooled_atoms,
+  include,
+  offer,
+  outcomes,
   sum_by_row,
 )
 from tfp_rb.estimators.base import (
@@ -23,7 +25,7 @@ from tfp_rb.estimators.base import (
 )
 from tfp_rb.estimators.rao_blackwell import Wrapper
 from tfp_rb.estimators.reinforce import REINFORCE
-from tfp_rb.internal import checks, shapes
+from tfp_rb.internal import checks, random, shapes
 from tfp_rb.internal.types import (
   Distribution,
   Integrand,
@@ -147,6 +149,8 @@ def pooled(
 class Pooled(Wrapper):
   """The result of `pooled`."""
 
+  takes_rows = True
+
   def __init__(
     self,
     estimator: GradientEstimator,
@@ -167,15 +171,42 @@ class Pooled(Wrapper):
     return 'It is pooled and chooses its atoms over the whole batch.'
 
   def choose_atoms(self, whole: Whole, seed: StatelessSeed) -> Atoms:
+    draw_seed, pool_seed = random.split_seed(seed, n=2)
+    return self.atoms_at(whole, random.uniform([], pool_seed), draw_seed)
+
+  def atoms_at(
+    self, whole: Whole, u: tf.Tensor, seed: StatelessSeed = (0, 0)
+  ) -> Atoms:
+    """Returns the atoms for one outcome of the inclusion.
+
+    Args:
+      whole: The whole `Partition`.
+      u: `float64` scalar `Tensor`, uniform in (0, 1).
+      seed: Stateless seed of the draws from the rests, if there are any.
+
+    Returns:
+      atoms: `Atoms`.
+    """
     num_candidates = self._num_candidates(whole)
-    return pooled_atoms(
-      whole,
-      self._num_atoms(whole, num_candidates),
-      num_candidates,
-      self.num_samples,
-      self.row_weights,
-      seed,
-    )
+    candidates = offer(whole, num_candidates, self.num_samples, seed)
+    num_atoms = self._num_atoms(whole, num_candidates)
+    return include(whole, candidates, num_atoms, self.row_weights, u)
+
+  def outcomes(self, whole: Whole) -> tuple[list[float], list[float]] | None:
+    """Returns uniforms of all outcomes, and their probabilities.
+
+    Args:
+      whole: The whole `Partition`.
+
+    Returns:
+      outcomes: Two lists; `None` if there are draws from a rest as well.
+    """
+    num_candidates = self._num_candidates(whole)
+    candidates = offer(whole, num_candidates, self.num_samples, (0, 0))
+    if candidates.num_listed < candidates.weights.shape[0]:
+      return None
+    num_atoms = self._num_atoms(whole, num_candidates)
+    return outcomes(whole, candidates, num_atoms, self.row_weights)
 
   def _num_candidates(self, whole: Whole) -> int:
     num_values = whole.best(0).num_values

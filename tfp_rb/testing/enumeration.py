@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_rb._expectation import estimate_at
-from tfp_rb.designs import make_atoms
+from tfp_rb.designs import Atoms, make_atoms
 from tfp_rb.estimators.base import GradientEstimator
 from tfp_rb.internal import random, shapes
 from tfp_rb.internal.types import (
@@ -308,6 +308,8 @@ def enumerate_outcomes(
   if type(estimator).sample_atoms is not GradientEstimator.sample_atoms:
     return None  # Its draws need not come from a partition.
   seed = tf.constant(seed)
+  if estimator.takes_rows:
+    return _enumerate_pool(estimator, problem, parameters, most_outcomes, seed)
   f, distribution = problem(*map(tf.convert_to_tensor, parameters))
   try:
     num_values = partition_of(distribution).num_values
@@ -347,6 +349,46 @@ def enumerate_outcomes(
   )
 
 
+def _enumerate_pool(
+  estimator: Any,
+  problem: Problem,
+  parameters: Sequence[TensorLike],
+  most_outcomes: int,
+  seed: StatelessSeed,
+) -> Outcomes | None:
+  """Returns the `Outcomes` of a pooled estimator, one call for each.
+
+  The parameters are not tiled: that would change the pool.
+  """
+  parameters = [tf.convert_to_tensor(p) for p in parameters]
+  _, distribution = problem(*parameters)
+  found = estimator.outcomes(partition_of(distribution))
+  if found is None or len(found[0]) > most_outcomes:
+    return None
+  values, gradients = [], []
+  for u, chance in zip(*found, strict=True):
+    with tf.GradientTape() as tape:
+      tape.watch(parameters)
+      f, distribution = problem(*parameters)
+      atoms = estimator.atoms_at(
+        partition_of(distribution), tf.constant(u, tf.float64)
+      )
+      integrand = estimator.integrand(f, atoms)
+      value = estimate_at(atoms, integrand, distribution, estimator, seed)
+      total = chance * tf.reduce_sum(value)
+    own = tape.gradient(total, parameters, unconnected_gradients='zero')
+    values.append(value.numpy())
+    gradients.append([g.numpy() for g in own])
+  shape = [-1] + [1] * distribution.batch_shape.rank
+  return Outcomes(
+    np.reshape(found[1], shape),
+    np.stack(values),
+    [np.stack(g) for g in zip(*gradients, strict=True)],
+    # For each member of the batch, as for other estimators.
+    atoms.weights.shape[0] / distribution.batch_shape.num_elements(),
+  )
+
+
 def enumerate_without_noise(
   estimator: GradientEstimator,
   problem: Problem,
@@ -369,7 +411,10 @@ def enumerate_without_noise(
 
 
 def exact_reference(
-  problem: Problem, parameters: Sequence[TensorLike], most_values: int = 2**16
+  problem: Problem,
+  parameters: Sequence[TensorLike],
+  most_values: int = 2**16,
+  takes_rows: bool = False,
 ) -> tuple[np.ndarray, list[np.ndarray]]:
   """Returns the explicit sum `sum_z q(z) f(z)` and its gradients.
 
@@ -379,6 +424,7 @@ def exact_reference(
     problem: As in `enumerate_outcomes`.
     parameters: List of `Tensor`s.
     most_values: Python `int`, the largest number of values that are summed.
+    takes_rows: Python `bool`, whether `f` is called as `f(z, rows)`.
 
   Returns:
     value: Array of `batch_shape`.
@@ -407,7 +453,17 @@ def exact_reference(
     probs = tf.exp(atoms.log_prob)
     # `make_atoms` replaced impossible values, which must not count twice.
     probs = tf.where(atoms.weights > 0.0, probs, tf.zeros_like(probs))
-    value = f(atoms.values)
+    value = _call_by_rows(f, atoms) if takes_rows else f(atoms.values)
     value = tf.reduce_sum(tf.cast(probs, value.dtype) * value, axis=0)
   gradients = tape.gradient(value, parameters, unconnected_gradients='zero')
   return value.numpy(), [g.numpy() for g in gradients]
+
+
+def _call_by_rows(f: Any, atoms: Atoms) -> tf.Tensor:
+  """Returns `f(z, rows)` at all atoms, `[m] + batch_shape`."""
+  shape = atoms.weights.shape  # [m] + batch_shape
+  num_rows = shape[1:].num_elements()
+  values = atoms.values
+  flat = tf.reshape(values, [-1, *values.shape[shape.rank :]])
+  rows = tf.tile(tf.range(num_rows), [shape[0]])
+  return tf.reshape(f(flat, rows), shape)

@@ -115,7 +115,9 @@ def assert_unbiased(
   if parameters is None:
     parameters = [tf.constant(_DEFAULT_LOGITS, tf.float64)]
   parameters = [tf.convert_to_tensor(p) for p in parameters]
-  value, gradients = enumeration.exact_reference(problem, parameters)
+  value, gradients = enumeration.exact_reference(
+    problem, parameters, takes_rows=estimator.takes_rows
+  )
   gradient = flat(gradients)
   if not np.all(np.isfinite(value)) or not np.all(np.isfinite(gradient)):
     raise ValueError(

@@ -21,6 +21,7 @@ __all__ = [
   'call_target',
   'check_arguments',
   'check_discrete_arguments',
+  'check_pooled',
   'check_target',
   'estimator_for',
 ]
@@ -117,6 +118,23 @@ def check_discrete_arguments(
       'differentiates by the atoms, unless `discrepancy_fn` is '
       f'`tfp.vi.kl_reverse`, but that is {discrepancy_fn!r}. Use, for example, '
       '`tfp_rb.REINFORCE` with a baseline.'
+    )
+
+
+def check_pooled(target: Callable[..., Any], surrogate: Distribution) -> None:
+  """Raises what does not go with a pooled estimator."""
+  if isinstance(surrogate, tfd.JointDistribution):
+    raise ValueError(
+      '`surrogate_posterior` must be a single discrete distribution with a '
+      f'pooled `gradient_estimator`; got a `{type(surrogate).__name__}`. Use '
+      '`tfp_rb.rao_blackwellize` instead.'
+    )
+  if 'rows' not in inspect.signature(target).parameters:
+    raise TypeError(
+      '`target_log_prob_fn` must take `rows` with a pooled '
+      '`gradient_estimator`: it is called as `fn(z, rows=rows)`, and returns '
+      'the log-density of each value `z` in its row of the batch. Add the '
+      'argument, and gather the data with `tf.gather(data, rows)`.'
     )
 
 

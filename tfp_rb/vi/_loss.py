@@ -1,7 +1,8 @@
 """Variational losses over discrete and mixed surrogate posteriors."""
 
 from collections.abc import Callable
-from typing import TypeAlias
+import functools
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -23,6 +24,7 @@ from tfp_rb.vi._arguments import (
   call_target,
   check_arguments,
   check_discrete_arguments,
+  check_pooled,
   check_target,
   estimator_for,
 )
@@ -185,12 +187,20 @@ def monte_carlo_variational_loss(
     # Continuous parts that do not depend on discrete ones are drawn here.
     parts = split(surrogate_posterior, early_seed, stopped_surrogate_posterior)
     estimator = estimator_for(parts.discrete, gradient_estimator, sample_size)
-    log_densities = _log_densities(
-      target_log_prob_fn, parts, estimator, exact_entropy, seeds
-    )
-    integrand = _integrand(discrepancy_fn, log_densities, parts.discrete)
-    # From here on this is an expectation over the discrete parts alone.
     atoms = estimator.sample_atoms(parts.discrete, atom_seed)
+    # In a pool the rows of the batch share the axis of the atoms.
+    pool = atoms.pool if estimator.takes_rows else None
+    if pool is None:
+      log_densities = _log_densities(
+        target_log_prob_fn, parts, estimator, exact_entropy, seeds
+      )
+      batch_shape = shapes.batch_shape(parts.discrete)
+    else:
+      log_densities = _pooled_log_densities(
+        target_log_prob_fn, surrogate_posterior, atoms, exact_entropy, seeds[1]
+      )
+      batch_shape = []
+    integrand = _integrand(discrepancy_fn, log_densities, batch_shape)
     loss = estimate_at(atoms, integrand, parts.discrete, estimator, noise_seed)
     if exact_entropy:
       loss -= tf.cast(parts.entropy(), loss.dtype)
@@ -236,12 +246,37 @@ def _log_densities(
   return log_densities
 
 
+def _pooled_log_densities(
+  target: Callable[..., tf.Tensor],
+  surrogate: Distribution,
+  atoms: Any,
+  exact_entropy: bool,
+  seed: StatelessSeed,
+) -> _LogDensities:
+  """Returns the densities as a function of the atoms of a pool, `[N]` each."""
+  check_pooled(target, surrogate)
+  rows = atoms.pool.rows
+
+  def log_densities(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    result = call_target(functools.partial(target, rows=rows), values, seed)
+    log_p = check_target(result, values.shape[:1])  # [N]
+    if exact_entropy:
+      return log_p, tf.zeros_like(log_p)
+    # `f` is evaluated at the atoms and nowhere else.
+    log_q = tf.stop_gradient(atoms.log_prob)
+    return log_p, tf.cast(log_q, log_p.dtype)
+
+  return log_densities
+
+
 def _integrand(
-  discrepancy_fn: _Csiszar, log_densities: _LogDensities, discrete: Distribution
+  discrepancy_fn: _Csiszar,
+  log_densities: _LogDensities,
+  batch_shape: list[Any],
 ) -> Integrand:
   """Returns the discrepancy as a function of the discrete parts."""
   if discrepancy_fn is not tfp.vi.kl_reverse:
-    return _Discrepancy(discrepancy_fn, log_densities, discrete)
+    return _Discrepancy(discrepancy_fn, log_densities, batch_shape)
 
   def negative_log_ratio(values: tf.Tensor) -> tf.Tensor:
     # The derivative of F = log q - log p w.r.t. log q is 1. Its term in the
@@ -250,7 +285,7 @@ def _integrand(
     log_p, log_q = log_densities(values)
     return log_q - log_p
 
-  return CheckedIntegrand(negative_log_ratio, shapes.batch_shape(discrete))
+  return CheckedIntegrand(negative_log_ratio, batch_shape)
 
 
 def _log_prob_at(
@@ -296,11 +331,11 @@ class _Discrepancy(CheckedIntegrand):
     self,
     discrepancy_fn: _Csiszar,
     log_densities: _LogDensities,
-    discrete: Distribution,
+    batch_shape: list[Any],
   ) -> None:
     self._discrepancy_fn = discrepancy_fn
     self._log_densities = log_densities
-    super().__init__(self._value_of, shapes.batch_shape(discrete))
+    super().__init__(self._value_of, batch_shape)
 
   def _value_at(self, log_ratio: tf.Tensor) -> tf.Tensor:
     # Where the target is 0, so is u = p / q, and u log u would be NaN.
