@@ -1,6 +1,6 @@
 """The base class of Keras models with a discrete latent variable."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import inspect
 from typing import Any, Literal, TypeVar
 
@@ -102,7 +102,7 @@ class EstimatorModel(keras.Model):
     super().__init__(**kwargs)
     self.seed = seed
     self.estimator_layer = EstimatorLayer(estimator, name='estimator')
-    self.estimator_optimizer = None
+    self.estimator_optimizer: Any = None
     self._trackers = _Trackers(self.metric_names)
 
   def compute_step_loss(
@@ -237,7 +237,7 @@ class EstimatorModel(keras.Model):
     for group_optimizer, variables in self._variable_groups:
       group_optimizer.build(variables)
 
-  def _check_layers(self):
+  def _check_layers(self) -> None:
     """Raises unless all variables exist, which the optimizer has to know."""
     names = [layer.name for layer in self.layers if not layer.built]
     if names:
@@ -263,7 +263,7 @@ class EstimatorModel(keras.Model):
       names = self._train_on_batch(batch)
     return self._trackers.results(names)
 
-  def _train_on_stack(self, stack):
+  def _train_on_stack(self, stack: tuple[tf.Tensor, ...]) -> list[str]:
     """Trains on several batches, in a loop inside one compiled call."""
     num_replicas = self.distribute_strategy.num_replicas_in_sync
     if num_replicas > 1:
@@ -274,9 +274,9 @@ class EstimatorModel(keras.Model):
     num_batches = stack[0].shape[0]
     if num_batches is None:
       num_batches = tf.shape(stack[0])[0]
-    names = []
+    names: list[str] = []
 
-    def body(i):
+    def body(i: tf.Tensor) -> tuple[tf.Tensor]:
       names[:] = self._train_on_batch(tuple(x[i] for x in stack))
       return (i + 1,)
 
@@ -290,7 +290,7 @@ class EstimatorModel(keras.Model):
     )
     return names
 
-  def _train_on_batch(self, batch):
+  def _train_on_batch(self, batch: tuple[tf.Tensor, ...]) -> list[str]:
     """Makes one step, and returns the names of its metrics."""
     # The number of steps is saved, so a resumed run draws as if not stopped.
     gradients, values = self._gradients(batch, self._seed(self.step))
@@ -300,7 +300,9 @@ class EstimatorModel(keras.Model):
       optimizer.apply(group, variables)
     return self._trackers.update(values)
 
-  def _plain_gradients(self, batch, seed):
+  def _plain_gradients(
+    self, batch: tuple[tf.Tensor, ...], seed: StatelessSeed
+  ) -> Any:
     """Returns a list of gradients for each optimizer, and the metrics."""
     # Not 1 in float16 only, where Keras' optimizer divides by it.
     scale = self.optimizer.scale_loss(tf.constant(1.0))
@@ -317,7 +319,7 @@ class EstimatorModel(keras.Model):
       ]
     return gradients, values
 
-  def _seed(self, step):
+  def _seed(self, step: int | tf.Tensor) -> tf.Tensor:
     """Returns the seed of a training step, another one on each replica."""
     replica = tf.distribute.get_replica_context()
     number = 0 if replica is None else replica.replica_id_in_sync_group
@@ -335,7 +337,7 @@ class EstimatorModel(keras.Model):
       variable.assign(value)
     return self._trackers.results(self._trackers.update(values))
 
-  def _test_seed(self, x):
+  def _test_seed(self, x: tf.Tensor) -> tf.Tensor:
     """Returns the seed of an evaluation of a batch, always the same."""
     x = tf.convert_to_tensor(x)
     if x.dtype.is_floating:
@@ -350,7 +352,8 @@ class EstimatorModel(keras.Model):
     return tf.nest.map_structure(as_number, found)
 
   def get_config(self) -> dict[str, Any]:
-    config, keras_config = {}, super().get_config()
+    config: dict[str, Any] = {}
+    keras_config = super().get_config()
     given = self._arguments.arguments
     parameters = list(self._arguments.signature.parameters.values())[1:]
     for parameter in parameters:
@@ -387,10 +390,10 @@ class EstimatorModel(keras.Model):
 class _Trackers:
   """The means over steps of what each of them returns, as Keras metrics."""
 
-  def __init__(self, names):
+  def __init__(self, names: Sequence[str]) -> None:
     self.by_name = {name: keras.metrics.Mean(name=name) for name in names}
 
-  def update(self, values):
+  def update(self, values: dict[str, tf.Tensor]) -> list[str]:
     """Adds the values of one step, and returns their names."""
     for name, value in values.items():
       if name not in self.by_name:
@@ -399,26 +402,26 @@ class _Trackers:
       self.by_name[name].update_state(value)
     return list(values)
 
-  def results(self, names):
+  def results(self, names: list[str]) -> dict[str, tf.Tensor]:
     return {name: self.by_name[name].result() for name in names}
 
 
-def _serialize(value, name):
+def _serialize(value: Any, name: str) -> Any:
   if configs.is_configurable(value):
     return configs.serialize(value, name)
   return keras.saving.serialize_keras_object(value)
 
 
-def _deserialize(value, name):
+def _deserialize(value: Any, name: str) -> Any:
   if name == 'estimator' or configs.is_config(value):
     return configs.deserialize(value)
   return keras.saving.deserialize_keras_object(value)
 
 
-def _as_tuple(data):
+def _as_tuple(data: Any) -> tuple[tf.Tensor, ...]:
   return data if isinstance(data, tuple) else (data,)
 
 
-def _is_finite(x):
+def _is_finite(x: tf.Tensor) -> tf.Tensor:
   """1 if all entries are finite, else 0."""
   return tf.cast(tf.reduce_all(tf.math.is_finite(x)), x.dtype)

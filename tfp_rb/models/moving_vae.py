@@ -201,7 +201,13 @@ class MovingVAE(EstimatorModel):
     inside = self.frames.is_inside(locations)
     return divergence + self._reconstruction(frames, windows, inside, logits)
 
-  def _reconstruction(self, frames, windows, inside, logits):
+  def _reconstruction(
+    self,
+    frames: tf.Tensor,
+    windows: tf.Tensor,
+    inside: tf.Tensor,
+    logits: tf.Tensor,
+  ) -> tf.Tensor:
     """Returns minus the log-likelihood of the whole frame."""
     # Pixels are 0 or 1, so one of the two logarithms is enough.
     probs = tf.sigmoid((2.0 * windows - 1.0) * logits)
@@ -243,10 +249,14 @@ class MovingVAE(EstimatorModel):
     else:
       q = tfd.Categorical(logits=log_probs)
 
-    def f(locations):
+    def f(locations: tf.Tensor, rows: tf.Tensor | None = None) -> tf.Tensor:
       if not estimator.differentiates_f and q.event_shape.rank:
         locations = tf.argmax(locations, axis=-1, output_type=tf.int32)
-      return self.negative_bound(frames, locations, noise_seed)
+      if rows is None:
+        return self.negative_bound(frames, locations, noise_seed)
+      # In a pool each location belongs to one frame, see `tfp_rb.pooled`.
+      seen, at_seen = tf.gather(frames, rows), locations[tf.newaxis]
+      return self.negative_bound(seen, at_seen, noise_seed)[0]
 
     inputs = self.frames.flat(frames)
     losses = expectation(f, q, estimator.bind(inputs), seed=atom_seed)
@@ -269,7 +279,7 @@ class MovingVAE(EstimatorModel):
     rest = 1.0 - tf.reduce_mean(tf.exp(tf.reduce_max(log_probs, axis=-1)))
     return {'loss': tf.reduce_mean(losses), 'rest': rest}
 
-  def _digits(self, batch):
+  def _digits(self, batch: Any) -> tf.Tensor:
     """Returns the only element of a batch; raises if its shape is wrong."""
     size = self.frames.window
     if len(batch) != 1 or batch[0].shape[1:] != [size, size]:

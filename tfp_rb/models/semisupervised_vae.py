@@ -153,6 +153,7 @@ class SemiSupervisedVAE(EstimatorModel):
     image_part: tf.Tensor,
     labels: tf.Tensor,
     seed: StatelessSeed,
+    rows: tf.Tensor | None = None,
   ) -> tf.Tensor:
     """Returns `f(x, y)`, the negative bound with one draw of `z`.
 
@@ -162,17 +163,25 @@ class SemiSupervisedVAE(EstimatorModel):
         `encoder_input.of_first(images)`, `[B, units]`.
       labels: One-hot vectors, or points between them, `[m, B, classes]`.
       seed: Stateless seed, `int32[2]`.
+      rows: `int32` `Tensor` of shape `[N]`, the images to which labels of shape
+        `[N, classes]` belong, see `tfp_rb.pooled`. Default: labels are given
+        for each image.
 
     Returns:
-      loss: `Tensor` of shape `[m, B]`, without the constant `log K` of the
+      loss: `Tensor` of shape `[m, B]`, or `[N]`, without the constant `log K` of the
         prior of the label.
     """
+    num_images = tf.shape(images)[0]
+    at_rows = lambda x: x if rows is None else tf.gather(x, rows)
+    images, image_part = at_rows(images), at_rows(image_part)
     hidden = tf.nn.relu(image_part + self.encoder_input.of_second(labels))
     mean, log_scale = tf.split(self.encoder(hidden), 2, axis=-1)
-    shape = tf.shape(mean)
-    if self.share_noise:
-      shape = tf.concat([[1], shape[1:]], axis=0)
+    shape = (
+      [num_images, self.latent_dim] if self.share_noise else tf.shape(mean)
+    )
     noise = tf.random.stateless_normal(shape, seed, alg='philox')
+    if self.share_noise:
+      noise = at_rows(noise)
     logits = self._decode(mean + tf.exp(log_scale) * noise, labels)
     images = tf.cast(images, logits.dtype)
     reconstruction = tf.reduce_sum(
@@ -218,8 +227,8 @@ class SemiSupervisedVAE(EstimatorModel):
     log_probs, image_part = self(images), self.encoder_input.of_first(images)
     log_probs, log_probs_of_labeled = log_probs[:size], log_probs[size:]
     of_unlabeled = expectation(
-      lambda y: self.negative_bound(
-        unlabeled, image_part[:size], y, noise_seed
+      lambda y, rows=None: self.negative_bound(
+        unlabeled, image_part[:size], y, noise_seed, rows
       ),
       # One-hot in floating point: for estimators that relax as well.
       tfd.OneHotCategorical(logits=log_probs, dtype=tf.float32),
@@ -264,7 +273,13 @@ class SemiSupervisedVAE(EstimatorModel):
     rest = 1.0 - tf.reduce_mean(tf.exp(tf.reduce_max(log_probs, axis=-1)))
     return {'loss': loss, 'rest': rest}
 
-  def _check(self, images, labels, name, name_of_labels=None):
+  def _check(
+    self,
+    images: tf.Tensor,
+    labels: tf.Tensor | None,
+    name: str,
+    name_of_labels: str | None = None,
+  ) -> None:
     if images.shape.rank != 2 or images.shape[-1] != self.num_pixels:
       raise ValueError(
         f'`{name}` must be images of shape [batch, {self.num_pixels}], or '
@@ -344,14 +359,14 @@ class SemiSupervisedVAE(EstimatorModel):
       z = tf.random.stateless_normal(
         [tf.shape(labels)[0], self.latent_dim], seed
       )
-    z = tf.cast(z, tf.float32)
-    if z.shape[-1] != self.latent_dim or z.shape.rank != 2:
+    codes: tf.Tensor = tf.cast(z, tf.float32)
+    if codes.shape[-1] != self.latent_dim or codes.shape.rank != 2:
       raise ValueError(
-        f'`z` must have shape [n, {self.latent_dim}]; got {z.shape}.'
+        f'`z` must have shape [n, {self.latent_dim}]; got {codes.shape}.'
       )
-    return tf.sigmoid(self._decode(z, labels))
+    return tf.sigmoid(self._decode(codes, labels))
 
-  def _decode(self, z, labels):
+  def _decode(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     hidden = self.decoder_input.of_first(z)
     hidden += self.decoder_input.of_second(labels)
     return self.decoder(tf.nn.relu(hidden))
