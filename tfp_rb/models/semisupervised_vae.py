@@ -168,8 +168,8 @@ class SemiSupervisedVAE(EstimatorModel):
         for each image.
 
     Returns:
-      loss: `Tensor` of shape `[m, B]`, or `[N]`, without the constant `log K` of the
-        prior of the label.
+      loss: `Tensor` of shape `[m, B]`, or `[N]`, without the constant `log K`
+        of the prior of the label.
     """
     num_images = tf.shape(images)[0]
     at_rows = lambda x: x if rows is None else tf.gather(x, rows)
@@ -226,10 +226,13 @@ class SemiSupervisedVAE(EstimatorModel):
     images = tf.concat([unlabeled, labeled], axis=0)
     log_probs, image_part = self(images), self.encoder_input.of_first(images)
     log_probs, log_probs_of_labeled = log_probs[:size], log_probs[size:]
+
+    def f(y: tf.Tensor, rows: tf.Tensor | None = None) -> tf.Tensor:
+      part = image_part[:size]
+      return self.negative_bound(unlabeled, part, y, noise_seed, rows)
+
     of_unlabeled = expectation(
-      lambda y, rows=None: self.negative_bound(
-        unlabeled, image_part[:size], y, noise_seed, rows
-      ),
+      f,
       # One-hot in floating point: for estimators that relax as well.
       tfd.OneHotCategorical(logits=log_probs, dtype=tf.float32),
       estimator.bind(unlabeled),
