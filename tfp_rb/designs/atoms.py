@@ -1,7 +1,7 @@
 """Where `f` is evaluated: atoms and their weights."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import tensorflow as tf
 
@@ -76,7 +76,7 @@ class Atoms(NamedTuple):
   num_summed: int | tf.Tensor
   mean_of_others: Callable[[tf.Tensor], tf.Tensor] | None = None
   # A user's `sample_atoms` may leave it out, if `evaluate` does not need it.
-  partition: Any = None
+  partition: Whole = None  # type: ignore[assignment]
   extra: tf.Tensor | None = None
   pool: Pool | None = None
 
