@@ -6,6 +6,13 @@ import os
 # machines that show AMX and must not use it. Before TensorFlow is imported.
 os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
 
+# Compilation takes longer than what is compiled: the tests check what XLA
+# computes, not how fast.
+os.environ.setdefault(
+  'XLA_FLAGS',
+  '--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true',
+)
+
 # They take ten seconds and more, so they start first: one that starts last
 # leaves the other processes without work.
 LONG = (

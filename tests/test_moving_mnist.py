@@ -89,6 +89,7 @@ def test_the_entropy_comes_down_to_its_weight(script, report):
   )
 
 
+@pytest.mark.slow
 def test_annealed_runs_have_a_folder_of_their_own(tmp_path):
   short = (
     '--smoke', '--source=embedded', '--methods=RB-leave-one-out',
@@ -184,6 +185,7 @@ def test_digits_are_of_their_own_part_of_the_data(script):
       script.split(mnist, *sizes)
 
 
+@pytest.mark.slow
 def test_step_sizes_are_compared_on_the_validation_images(
   script, tmp_path, monkeypatch, capsys
 ):

@@ -170,7 +170,8 @@ def test_a_value_whose_natural_score_vanishes_is_included():
 )
 def test_values_beyond_the_candidates_enter_by_draws(make):
   # The draw of a row is one of many: a calibrated test of the mean value, with
-  # a false-fail rate of 1e-6 (4.9 standard errors), finds 2 % of the spread.
+  # a false-fail rate of 1e-6 (4.9 standard errors), finds a bias of 19 % of the
+  # spread of one draw with probability .99.
   q = make()
   rank = len(q.event_shape)
   estimator = tfp_rb.pooled(budget=4, num_candidates=2)
@@ -182,7 +183,7 @@ def test_values_beyond_the_candidates_enter_by_draws(make):
 
   f = lambda z, rows: feature(z) + 2.0 * tf.cast(rows, tf.float64)
   run = tf.function(lambda seed: tfp_rb.expectation(f, q, estimator, seed=seed))
-  values = np.array([run(tf.constant([i, 9])) for i in range(4000)])
+  values = np.array([run(tf.constant([i, 9])) for i in range(1500)])
   every = tfp_rb.partition(q, 8 if rank else 60)
   expected = np.sum(every.weights.numpy() * feature(every.values), axis=0)
   expected = expected + 2.0 * np.arange(2)
