@@ -188,18 +188,17 @@ def monte_carlo_variational_loss(
     parts = split(surrogate_posterior, early_seed, stopped_surrogate_posterior)
     estimator = estimator_for(parts.discrete, gradient_estimator, sample_size)
     atoms = estimator.sample_atoms(parts.discrete, atom_seed)
-    # In a pool the rows of the batch share the axis of the atoms.
-    pool = atoms.pool if estimator.takes_rows else None
-    if pool is None:
+    if estimator.takes_rows:
+      check_pooled(target_log_prob_fn, surrogate_posterior)
+      log_densities = _pooled_log_densities(
+        target_log_prob_fn, atoms, exact_entropy, seeds[1]
+      )
+    else:
       log_densities = _log_densities(
         target_log_prob_fn, parts, estimator, exact_entropy, seeds
       )
-      batch_shape = shapes.batch_shape(parts.discrete)
-    else:
-      log_densities = _pooled_log_densities(
-        target_log_prob_fn, surrogate_posterior, atoms, exact_entropy, seeds[1]
-      )
-      batch_shape = []
+    # [m] + batch_shape; in a pool the rows share the first axis.
+    batch_shape = shapes.as_list(atoms.weights)[1:]
     integrand = _integrand(discrepancy_fn, log_densities, batch_shape)
     loss = estimate_at(atoms, integrand, parts.discrete, estimator, noise_seed)
     if exact_entropy:
@@ -248,13 +247,11 @@ def _log_densities(
 
 def _pooled_log_densities(
   target: Callable[..., tf.Tensor],
-  surrogate: Distribution,
   atoms: Any,
   exact_entropy: bool,
   seed: StatelessSeed,
 ) -> _LogDensities:
   """Returns the densities as a function of the atoms of a pool, `[N]` each."""
-  check_pooled(target, surrogate)
   rows = atoms.pool.rows
 
   def log_densities(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
