@@ -618,6 +618,7 @@ def untrained(kind='quadratic'):
   ('kind', 'factor'),
   [('quadratic', 1.0), ('quadratic', -1.0), ('network', 10.0)],
 )
+@pytest.mark.slow
 def test_training_lowers_the_variance(kind, factor):
   """Below a fifth of what it was, of REINFORCE's and of REBAR's.
 
@@ -651,6 +652,7 @@ def test_training_lowers_the_variance_of_rebar():
   ('name', 'restricted', 'num_samples'),
   covering_pairs(itertools.product(['REBAR', 'RELAX'], [True, False], [1, 2])),
 )
+@pytest.mark.slow
 def test_summing_does_not_raise_the_variance(name, restricted, num_samples):
   """At the same number of draws, each further atom that is summed.
 

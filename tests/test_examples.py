@@ -23,6 +23,7 @@ def bernoulli():
   sys.path.remove(str(EXAMPLES))
 
 
+@pytest.mark.slow
 def test_the_bernoulli_example_writes_tables_and_figures(tmp_path):
   printed = scripts.run_command(
     'examples/bernoulli.py', '--smoke', f'--output_dir={tmp_path}'
@@ -68,6 +69,7 @@ SIMULATED = {
 
 
 @pytest.mark.parametrize(('name', 'num_summed'), SIMULATED)
+@pytest.mark.slow
 def test_loss_paths_lie_on_the_simulated_ones(bernoulli, name, num_summed):
   # 5 standard errors of the difference: false-fail rate 6e-7 each. A path that
   # is off by half the band of 20 trials is found with probability 0.99.

@@ -160,6 +160,7 @@ def test_the_start_is_that_of_the_paper(gmm):
 # The script and its committed results.
 
 
+@pytest.mark.slow
 def test_the_script_writes_tables_and_a_figure(tmp_path):
   printed = scripts.run_command(
     'examples/gaussian_mixture.py --as_published',

@@ -48,6 +48,7 @@ def test_an_interval_is_two_standard_errors_wide(gradient_variance):
   )
 
 
+@pytest.mark.slow
 def test_rows_of_the_semisupervised_model(tmp_path):
   with scripts.as_started(scripts.EXAMPLES / 'semisupervised_mnist.py'):
     import semisupervised_mnist as experiment
@@ -69,6 +70,7 @@ def test_rows_of_the_semisupervised_model(tmp_path):
   assert (tmp_path / 'variances.png').stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_rows_of_the_moving_model(tmp_path):
   keras.utils.set_random_seed(0)
   model = models.MovingVAE(frame=36, channels=1, hidden_units=4)

@@ -101,6 +101,7 @@ def test_the_committed_fits_show_what_is_claimed(mixed_vi):
   assert best[mixed_vi.OURS] < best[mixed_vi.JOINT] < best[mixed_vi.CAVI] + 1.0
 
 
+@pytest.mark.slow
 def test_the_example_writes_its_table_and_figure(tmp_path):
   printed = scripts.run_command(
     'examples/mixed_vi.py', '--smoke', f'--output_dir={tmp_path}'
@@ -145,6 +146,7 @@ def test_the_times_are_those_of_evaluations_that_grow_with_the_sites():
 
 
 @pytest.mark.parametrize('shape', ['medium', 'flat'])
+@pytest.mark.slow
 def test_all_symbols_summed_beats_as_many_joint_draws(many_sites, shape):
   # The variances are 29 and 45 times lower; a ratio of 400 draws each has a
   # relative standard error of 2 %, so that below 20 lie 18 standard errors.

@@ -57,6 +57,7 @@ def test_reinforce_plus_by_enumeration(script, num_summed, num_draws):
   )
 
 
+@pytest.mark.slow
 def test_f_is_evaluated_at_every_location(script):
   keras.utils.set_random_seed(0)
   model = models.MovingVAE(

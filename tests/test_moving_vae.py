@@ -298,6 +298,7 @@ def test_evaluation_at_the_most_probable_location():
   assert result['distance'] == pytest.approx(np.mean(distances), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_summing_lowers_the_variance_of_a_trained_model():
   # Half the squared distance of pairs of gradients has the variance for its
   # mean; the two means are compared at 5 standard errors of their difference

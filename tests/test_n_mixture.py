@@ -238,6 +238,7 @@ def test_the_committed_results_show_what_is_claimed(n_mixture):
 
 
 @pytest.mark.parametrize('flags', [[], ['--as_published', '--data_seed=3']])
+@pytest.mark.slow
 def test_the_example_writes_tables_and_figures(tmp_path, flags):
   printed = scripts.run_command(
     'examples/n_mixture.py', '--smoke', f'--output_dir={tmp_path}', *flags
