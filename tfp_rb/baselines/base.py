@@ -113,11 +113,12 @@ class DrawsAndSums(NamedTuple):
     """Returns an estimate of `E[x | rest]` for each draw, without that draw."""
     if self.of_others is not None:
       return self.of_others(x)
-    total = tf.reduce_sum(self.draws * x, axis=0)
-    # A row with one draw has no others; the mean over them counts as 0.
-    return tf.math.divide_no_nan(
-      total - self.draws * x, self.num_draws - self.draws
-    )
+    x = self.draws * x
+    # The draws before and those after it, never the total minus its own: that
+    # has few correct digits where its own is by far the largest.
+    before = tf.cumsum(x, axis=0, exclusive=True)
+    after = tf.cumsum(x, axis=0, exclusive=True, reverse=True)
+    return tf.math.divide_no_nan(before + after, self.num_draws - self.draws)
 
   def level(self, level_of_draw: tf.Tensor) -> tf.Tensor:
     """Returns the given levels at the draws, their mean at the summed atoms.
