@@ -30,7 +30,7 @@ class ControlVariate(keras.layers.Layer):
   """
 
   def __init__(
-    self, input_size: int, atom_size: int, units: int = 128, **kwargs: Any
+    self, input_size: int, *, atom_size: int, units: int = 128, **kwargs: Any
   ) -> None:
     """Makes the network and its variables.
 

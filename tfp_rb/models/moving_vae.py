@@ -83,6 +83,7 @@ class MovingVAE(EstimatorModel):
   def __init__(
     self,
     estimator: GradientEstimator | None = None,
+    *,
     frame: int = 68,
     window: int = 28,
     latent_dim: int = 5,

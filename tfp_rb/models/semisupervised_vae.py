@@ -74,6 +74,7 @@ class SemiSupervisedVAE(EstimatorModel):
   def __init__(
     self,
     estimator: GradientEstimator | None = None,
+    *,
     latent_dim: int = 8,
     num_classes: int = 10,
     num_pixels: int = 784,
