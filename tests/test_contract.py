@@ -4,6 +4,7 @@ import functools
 import itertools
 import json
 import math
+import textwrap
 
 import numpy as np
 import pytest
@@ -659,3 +660,21 @@ def test_an_estimator_shows_its_settings():
     "RaoBlackwellized(estimator=REINFORCE(baseline=LeaveOneOut(form='mixed'), "
     'num_samples=2), num_summed=3, sampler=IID())'
   )
+
+
+def test_the_recipe_for_a_partition_serves_every_estimator(monkeypatch):
+  copy_registry(monkeypatch)
+  text = tfp_rb.RegisterPartition.__doc__
+  code = text.split('```python\n')[1].split('```')[0]
+  names = {'tf': tf, 'tfp': tfp, 'tfp_rb': tfp_rb}
+  exec(textwrap.dedent(code), names)
+  q = names['Vote'](1.0, logits=[[0.0, 2.0, 1.0], [1.0, 0.0, 0.0]])
+  f = lambda z: tf.reduce_sum(z * [1.0, 2.0, 4.0], axis=-1)
+  exact = tfp_rb.expectation(f, q, tfp_rb.Exact())
+  for arguments in ({'num_summed': 3}, {'budget': 5}):
+    estimator = tfp_rb.rao_blackwellize(tfp_rb.REINFORCE(), **arguments)
+    value = tfp_rb.expectation(f, q, estimator, seed=[1, 2])
+    np.testing.assert_allclose(value, exact, rtol=1e-6)
+  pooled = tfp_rb.pooled(budget_per_row=3.0)
+  value = tfp_rb.expectation(lambda z, rows: f(z), q, pooled, seed=[1, 2])
+  np.testing.assert_allclose(value, exact, rtol=1e-6)

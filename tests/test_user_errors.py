@@ -89,7 +89,14 @@ def test_settings_are_given_by_keyword():
 
 
 def _public_classes():
-  for module in (tfp_rb, baselines, diagnostics, samplers, tfp_rb.testing):
+  for module in (
+    tfp_rb,
+    baselines,
+    diagnostics,
+    samplers,
+    tfp_rb.models,
+    tfp_rb.testing,
+  ):
     for name in module.__all__:
       kind = getattr(module, name)
       if inspect.isclass(kind) and not issubclass(kind, tuple):

@@ -533,14 +533,18 @@ class RegisterPartition:
 
   @tfp_rb.RegisterPartition(Vote)
   def partition_vote(q, num_summed):
+    num_values = q.logits.shape[-1]
     index = tfp_rb.partition(
-        tfp.distributions.Categorical(logits=q.logits), num_summed)
-    vector = lambda z: tf.one_hot(z, q.logits.shape[-1], dtype=q.dtype)
+        tfp.distributions.Categorical(logits=q.logits),
+        min(num_summed, num_values))
+    vector = lambda z: tf.one_hot(z, num_values, dtype=q.dtype)
+    sample_rest = lambda n, seed: vector(index.sample_rest(n, seed))
     return tfp_rb.Partition(
         values=vector(index.values),
         log_weights=index.log_weights,
         log_rest=index.log_rest,
-        sample_rest=lambda n, seed: vector(index.sample_rest(n, seed)))
+        sample_rest=None if index.sample_rest is None else sample_rest,
+        num_values=num_values)
 
   q = Vote(total_count=1., logits=[0., 2., 1.])  # one trial: one-hot
   tfp_rb.partition(q, 1).values  # ==> [[0. 1. 0.]]
