@@ -298,6 +298,17 @@ def test_the_number_of_rows_may_be_unknown_while_tracing():
   assert run(logits[:0]).shape == [0]
 
 
+def test_a_large_budget_of_unknown_rows_evaluates_everything():
+  estimator = tfp_rb.pooled(budget_per_row=3e9)
+
+  @tf.function(input_signature=[tf.TensorSpec([None, 4], tf.float64)])
+  def num_atoms(logits):
+    q = tfd.Categorical(logits=logits)
+    return tf.shape(estimator.sample_atoms(q, seed=[0, 1]).weights)[0]
+
+  assert num_atoms(np.zeros([3, 4])) == 12
+
+
 def test_an_empty_batch_has_an_empty_result():
   q = tfd.Categorical(logits=np.zeros([0, 3]))
   f = lambda z, rows: tf.cast(z, tf.float64)
@@ -359,12 +370,16 @@ def test_learned_offsets_are_regressed_on_what_is_included():
 
 def test_a_config_round_trips():
   estimator = tfp_rb.pooled(
-    tfp_rb.REINFORCE(num_samples=3), budget_per_row=1.25, num_candidates=5
+    tfp_rb.REINFORCE(num_samples=3),
+    budget_per_row=np.float32(1.25),
+    num_candidates=5,
+    row_weights=[1.0, 2.0],
   )
   config = json.loads(json.dumps(estimator.get_config()))
   copy = type(estimator).from_config(config)
-  assert repr(copy) == repr(estimator)
-  assert copy.num_samples == 3
+  assert copy.budget_per_row == 1.25 and isinstance(copy.budget_per_row, float)
+  np.testing.assert_array_equal(copy.row_weights, [1.0, 2.0])
+  assert (copy.num_samples, copy.num_candidates) == (3, 5)
 
 
 Q = tfd.Categorical(logits=np.zeros([3, 4]))
@@ -382,6 +397,23 @@ def pooled_f(z, rows):
     (ValueError, 'budget', lambda: tfp_rb.pooled(budget=4, budget_per_row=2.0)),
     (ValueError, 'budget_per_row', lambda: tfp_rb.pooled(budget_per_row=1.0)),
     (TypeError, 'budget', lambda: tfp_rb.pooled(budget=4.0)),
+    (
+      ValueError,
+      'budget_per_row',
+      lambda: tfp_rb.pooled(budget_per_row=np.inf),
+    ),
+    (
+      ValueError,
+      'row_weights',
+      lambda: tfp_rb.pooled(budget=4, row_weights=[np.inf, 1.0]),
+    ),
+    (
+      ValueError,
+      'row_weights',
+      lambda: tfp_rb.expectation(
+        pooled_f, Q, tfp_rb.pooled(budget=5, row_weights=[[1.0, 2.0, 3.0]])
+      ),
+    ),
     (
       ValueError,
       'budget',

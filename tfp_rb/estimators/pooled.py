@@ -5,6 +5,7 @@ import inspect
 import math
 from typing import Any, cast
 
+import numpy as np
 import tensorflow as tf
 
 from tfp_rb.designs import (
@@ -136,14 +137,41 @@ def pooled(
     )
   if budget is not None:
     budget = checks.check_int(budget, 'budget', minimum=1)
-  elif not (isinstance(budget_per_row, (int, float)) and budget_per_row > 1.0):
-    raise ValueError(
-      '`budget_per_row` must be a number above 1, since the best value of each '
-      f'row is always evaluated; got {budget_per_row!r}.'
-    )
+  else:
+    budget_per_row = _check_budget_per_row(budget_per_row)
   if num_candidates is not None:
     num_candidates = checks.check_int(num_candidates, 'num_candidates', 1)
+  if row_weights is not None:
+    row_weights = _check_row_weights(row_weights)
   return Pooled(estimator, budget, budget_per_row, num_candidates, row_weights)
+
+
+def _check_budget_per_row(value: Any) -> float:
+  """Returns a finite number above 1 as a Python `float`."""
+  try:
+    number = float(value)
+  except (TypeError, ValueError):
+    number = math.nan
+  if not 1.0 < number < math.inf:
+    raise ValueError(
+      '`budget_per_row` must be a finite number above 1, since the best value '
+      f'of each row is always evaluated; got {value!r}.'
+    )
+  return number
+
+
+def _check_row_weights(row_weights: TensorLike) -> TensorLike:
+  """Returns the weights; raises if a known one is negative or not finite."""
+  if tf.is_tensor(row_weights):
+    known = tf.get_static_value(row_weights)
+  else:
+    row_weights = known = np.asarray(row_weights)  # a list has no config
+  if known is not None and not np.all((known >= 0.0) & (known < np.inf)):
+    raise ValueError(
+      '`row_weights` must be finite and not negative; got '
+      f'{row_weights!r}. Pass how much each row counts in the loss.'
+    )
+  return row_weights
 
 
 class Pooled(Wrapper):
@@ -190,7 +218,20 @@ class Pooled(Wrapper):
     num_candidates = self._num_candidates(whole)
     candidates = offer(whole, num_candidates, self.num_samples, seed)
     num_atoms = self._num_atoms(whole, num_candidates)
-    return include(whole, candidates, num_atoms, self.row_weights, u)
+    return include(whole, candidates, num_atoms, self._row_weights(whole), u)
+
+  def _row_weights(self, whole: Whole) -> tf.Tensor | None:
+    """Returns the weights of the rows, if they have the batch shape."""
+    if self.row_weights is None:
+      return None
+    row_weights = tf.convert_to_tensor(self.row_weights)
+    expected = whole.log_rest.shape
+    if not row_weights.shape.is_compatible_with(expected):
+      raise ValueError(
+        f'`row_weights` must have the batch shape of `{whole.name}`, '
+        f'{expected}; got shape {row_weights.shape}.'
+      )
+    return row_weights
 
   def outcomes(self, whole: Whole) -> tuple[list[float], list[float]] | None:
     """Returns uniforms of all outcomes, and their probabilities.
@@ -206,7 +247,7 @@ class Pooled(Wrapper):
     if candidates.num_listed < candidates.weights.shape[0]:
       return None
     num_atoms = self._num_atoms(whole, num_candidates)
-    return outcomes(whole, candidates, num_atoms, self.row_weights)
+    return outcomes(whole, candidates, num_atoms, self._row_weights(whole))
 
   def _num_candidates(self, whole: Whole) -> int:
     num_values = whole.best(0).num_values
@@ -242,9 +283,10 @@ class Pooled(Wrapper):
         '`budget` needs a batch shape that is known while tracing; got '
         f'{whole.distribution.batch_shape}. Use `budget_per_row`.'
       )
-    scaled = tf.math.ceil(self.budget_per_row * tf.cast(num_rows, tf.float64))
-    num_atoms = tf.maximum(num_rows + 1, tf.cast(scaled, tf.int32))
-    return tf.minimum(num_atoms, num_rows * num_offered)
+    # Compared as numbers of 64 bits: a large budget must not overflow.
+    rows = tf.cast(num_rows, tf.float64)
+    scaled = tf.maximum(rows + 1.0, tf.math.ceil(self.budget_per_row * rows))
+    return tf.cast(tf.minimum(scaled, rows * num_offered), tf.int32)
 
   def integrand(
     self, f: Callable[..., tf.Tensor], atoms: Atoms
