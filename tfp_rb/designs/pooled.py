@@ -92,8 +92,7 @@ def include(whole, candidates, num_atoms, row_weights, u):
   """
   num_rows = shapes.size(whole.batch_shape)
   importance = _importance(candidates, row_weights, num_rows)
-  priority = tf.cast(candidates.weights[1:], tf.float64) * importance
-  priority = tf.reshape(priority, [-1])
+  priority = _priority(candidates, importance)
   selection = select(priority, num_atoms - num_rows, u)
   return _atoms_of(whole, candidates, importance, selection)
 
@@ -130,6 +129,12 @@ def _importance(candidates, row_weights, num_rows):
   # Where all weights are 0, all rows count alike.
   rows = tf.where(least > 0.0, tf.maximum(rows, least), tf.ones_like(rows))
   return importance * rows
+
+
+def _priority(candidates, importance):
+  """`a_i` of the candidates other than the best, flattened to `[(C - 1) B]`."""
+  priority = tf.cast(candidates.weights[1:], tf.float64) * importance
+  return tf.reshape(priority, [-1])
 
 
 class _Line(NamedTuple):
@@ -223,8 +228,8 @@ def outcomes(whole, candidates, num_atoms, row_weights):
   """
   num_rows = shapes.size(whole.batch_shape)
   importance = _importance(candidates, row_weights, num_rows)
-  priority = tf.cast(candidates.weights[1:], tf.float64) * importance
-  line = _lay_out(tf.reshape(priority, [-1]), num_atoms - num_rows)
+  priority = _priority(candidates, importance)
+  line = _lay_out(priority, num_atoms - num_rows)
   ends = np.mod(line.cumulated.numpy(), 1.0)
   ends = np.unique(np.concatenate([[0.0, 1.0], ends]))
   return list(0.5 * (ends[1:] + ends[:-1])), list(np.diff(ends))
