@@ -309,9 +309,10 @@ def main(argv):
   if FLAGS.tune:
     tune(methods, digits, validation, output, epochs, source, **settings)
     return
-  for seed in range(num_seeds):
+  for i in range(num_seeds):
+    seed = FLAGS.first_seed + i
     for method in methods:
-      number = 1 + seed * len(methods) + methods.index(method)
+      number = 1 + i * len(methods) + methods.index(method)
       print(
         f'{method}, seed {seed}, {epochs} epochs: '
         f'run {number} of {num_seeds * len(methods)}'
@@ -349,6 +350,7 @@ def define_flags():
     'epochs', 50, 'Passes over the training digits; 20 by default to tune.'
   )
   flags.DEFINE_integer('num_seeds', 3, 'Runs of each method.')
+  flags.DEFINE_integer('first_seed', 0, 'The seed of the first run.')
   flags.DEFINE_integer('num_images', 6000, 'Of the training digits.')
   flags.DEFINE_integer('num_test', 2000, 'Of the test digits.')
   flags.DEFINE_bool('as_published', False, 'Entropy 64 times as heavy.')

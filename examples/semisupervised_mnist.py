@@ -79,6 +79,10 @@ def _summed(k):
   return tfp_rb.rao_blackwellize(tfp_rb.REINFORCE(), num_summed=k)
 
 
+def _pooled(budget_per_row):
+  return tfp_rb.pooled(budget_per_row=budget_per_row)
+
+
 # Estimator, step size, step size of the estimator's own variables.
 METHODS = {
   'RB-REINFORCE': (functools.partial(_summed, 1), 1e-3, None),
@@ -98,6 +102,7 @@ METHODS = {
   ),
   'budget=2': (functools.partial(_leave_one_out, budget=2), 1e-3, None),
   'budget=3': (functools.partial(_leave_one_out, budget=3), 1e-3, None),
+  'pooled=1.25': (functools.partial(_pooled, 1.25), 1e-3, None),
 }  # fmt: skip
 
 DEMO = ('RB-REINFORCE', 'REINFORCE', 'Exact')
@@ -349,9 +354,10 @@ def main(argv):
   if FLAGS.tune:
     tune(methods, split, start, output, epochs, mnist.source, **settings)
     return
-  for seed in range(num_seeds):
+  for i in range(num_seeds):
+    seed = FLAGS.first_seed + i
     for method in methods:
-      number = 1 + seed * len(methods) + methods.index(method)
+      number = 1 + i * len(methods) + methods.index(method)
       print(
         f'{method}, seed {seed}, {epochs} epochs: '
         f'run {number} of {num_seeds * len(methods)}'
@@ -372,6 +378,7 @@ def define_flags():
     'epochs', 100, 'Passes over the unlabeled images; 10 by default to tune.'
   )
   flags.DEFINE_integer('num_seeds', 2, 'Runs of each method.')
+  flags.DEFINE_integer('first_seed', 0, 'The seed of the first run.')
   flags.DEFINE_integer('warm_start_epochs', 100, 'On labeled images alone.')
   flags.DEFINE_enum(
     'source', 'auto', ['auto', 'tfds', 'embedded'], 'Which MNIST.'
