@@ -28,9 +28,9 @@ from tfp_rb.internal.random import (
 )
 from tfp_rb.models._convolutions import Convolutions
 from tfp_rb.models._frames import Frames
-from tfp_rb.partitions import base, partition_of
-from tfp_rb.partitions.base import plain_class
+from tfp_rb.partitions import partition_of, registry
 from tfp_rb.partitions.counts import _large_poisson_tail as large_poisson_tail
+from tfp_rb.partitions.registry import plain_class
 from tfp_rb.testing.enumeration import enumerate_outcomes, exact_reference
 from tfp_rb.vi import _build
 from tfp_rb.vi._joint import split as split_joint
@@ -175,7 +175,7 @@ def estimate_with_draws(
 
 def copy_registry(monkeypatch):
   """Lets a test register partitions that are forgotten after it."""
-  monkeypatch.setattr(base, '_REGISTRY', dict(base._REGISTRY))
+  monkeypatch.setattr(registry, '_REGISTRY', dict(registry._REGISTRY))
 
 
 def registered_partitions():
@@ -185,7 +185,7 @@ def registered_partitions():
   """
   return {
     kind
-    for kind, family in base._REGISTRY.items()
+    for kind, family in registry._REGISTRY.items()
     if not family.is_of_user
     and getattr(family.whole, '__module__', '').startswith('tfp_rb.partitions')
   }

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from tfp_rb.internal.types import Distribution
-from tfp_rb.partitions.base import partition
+from tfp_rb.partitions.registry import partition
 
 __all__ = ['rest_mass']
 

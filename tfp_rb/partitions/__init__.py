@@ -8,12 +8,11 @@ from tfp_rb.partitions import (  # noqa: F401
   table,
   wrappers,
 )
-from tfp_rb.partitions.base import (
+from tfp_rb.partitions.base import Partition, SiteGroup
+from tfp_rb.partitions.registry import (
   NotRegisteredError,
-  Partition,
   RegisterPartition,
   Sampled,
-  SiteGroup,
   check_discrete,
   check_num_summed,
   family_of,

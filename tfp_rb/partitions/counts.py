@@ -8,7 +8,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_rb.internal import shapes
-from tfp_rb.partitions.base import register
+from tfp_rb.partitions.registry import register
 from tfp_rb.partitions.window import Window
 
 __all__ = ['Binomial', 'Geometric', 'NegativeBinomial', 'Poisson', 'Zipf']

@@ -6,7 +6,7 @@ approximates its posterior by a family that has a partition.
 
 import tensorflow_probability as tfp
 
-from tfp_rb.partitions.base import register
+from tfp_rb.partitions.registry import register
 
 __all__: list[str] = []
 

@@ -20,12 +20,8 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_rb.internal import random, shapes
-from tfp_rb.partitions.base import (
-  Partition,
-  SiteGroup,
-  partition_of,
-  register,
-)
+from tfp_rb.partitions.base import Partition, SiteGroup
+from tfp_rb.partitions.registry import partition_of, register
 from tfp_rb.partitions.trie import complement, draw_from_complement, merge
 from tfp_rb.partitions.wrappers import Broadcast, Reshaped
 

@@ -5,8 +5,9 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_rb.internal import dtypes, shapes
-from tfp_rb.partitions.base import Partition, register
+from tfp_rb.partitions.base import Partition
 from tfp_rb.partitions.blocks import BlockedTable
+from tfp_rb.partitions.registry import register
 from tfp_rb.partitions.relaxation import Relaxation
 
 __all__ = [

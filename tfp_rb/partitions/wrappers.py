@@ -4,9 +4,9 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_rb.internal import dtypes, shapes
-from tfp_rb.partitions.base import (
+from tfp_rb.partitions.base import Partition
+from tfp_rb.partitions.registry import (
   NotRegisteredError,
-  Partition,
   partition_of,
   register,
 )

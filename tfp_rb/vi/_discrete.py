@@ -21,7 +21,7 @@ import tensorflow_probability as tfp
 from tfp_rb.internal import dtypes, random, shapes
 from tfp_rb.internal.types import Distribution, StatelessSeed
 from tfp_rb.partitions import Partition, SiteGroup, partition_of
-from tfp_rb.partitions.base import register
+from tfp_rb.partitions.registry import register
 
 __all__ = ['DiscreteParts']
 
