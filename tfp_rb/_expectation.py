@@ -51,7 +51,9 @@ def expectation(
     f: Callable. Takes atoms of shape `[m] + batch_shape + event_shape` and
       returns a floating-point `Tensor` of shape `[m] + batch_shape`. It is
       called once, with all atoms together, unless the estimator's docstring
-      says otherwise.
+      says otherwise. An `f(z, rows)` as for `pooled`, with an argument of this
+      name, works with every estimator: it is called with values
+      `[n] + event_shape` and their rows `int32[n]` in the flattened batch.
     distribution: A discrete `tfp.distributions.Distribution`, `q`. As in TFP,
       NaN or negative parameters are reported only with `validate_args=True`.
     estimator: A `GradientEstimator`. The default sums the most probable value

@@ -11,7 +11,13 @@ from tfp_rb.designs.atoms import (
   whole_of,
 )
 from tfp_rb.designs.budget import atoms_of_budget
-from tfp_rb.designs.integrand import CheckedIntegrand, Evaluation, evaluate
+from tfp_rb.designs.integrand import (
+  CheckedIntegrand,
+  Evaluation,
+  evaluate,
+  pool_scope,
+  serve_rows,
+)
 from tfp_rb.designs.pooled import (
   PooledIntegrand,
   include,
@@ -46,6 +52,8 @@ __all__ = [
   'make_atoms',
   'offer',
   'outcomes',
+  'pool_scope',
+  'serve_rows',
   'site_atoms',
   'sum_by_row',
   'top_k',

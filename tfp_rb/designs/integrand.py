@@ -1,5 +1,8 @@
 """The integrand: the user's `f`, with checks of its results."""
 
+from collections.abc import Callable
+import contextlib
+import inspect
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -7,10 +10,28 @@ import tensorflow as tf
 from tfp_rb.internal import shapes
 from tfp_rb.internal.types import Integrand
 
-__all__ = ['CheckedIntegrand', 'EVALUATION', 'Evaluation', 'evaluate']
+__all__ = [
+  'CheckedIntegrand',
+  'EVALUATION',
+  'Evaluation',
+  'POOL',
+  'evaluate',
+  'pool_scope',
+  'serve_rows',
+]
 
 # Name of the operation that passes atoms to the user's `f`.
 EVALUATION = 'atoms_of_f'
+# Name of the scope of that operation, if the rows of a batch share the atoms.
+POOL = 'pool_of_{}_rows'
+
+
+def pool_scope(num_rows: int | tf.Tensor) -> Any:
+  """Returns a name scope that lets diagnostics find the number of rows."""
+  # A number that is unknown while tracing has no name.
+  if tf.is_tensor(num_rows):
+    return contextlib.nullcontext()
+  return tf.name_scope(POOL.format(num_rows))
 
 
 class Evaluation(NamedTuple):
@@ -44,10 +65,50 @@ def evaluate(f: Integrand, values: tf.Tensor) -> Evaluation:
   return Evaluation(value, value)
 
 
+def serve_rows(
+  f: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], batch_shape: Any
+) -> Integrand:
+  """Returns `f(z, rows)` as a function of atoms that have a batch.
+
+  Args:
+    f: Callable of values `[n] + event_shape` and rows `int32[n]`, an index into
+      the flattened batch; returns `[n]`.
+    batch_shape: The batch shape, a list of ints and scalar Tensors.
+
+  Returns:
+    f: Callable of atoms, `[m] + batch_shape + event_shape` to
+      `[m] + batch_shape`.
+  """
+  num_rows = shapes.size(batch_shape)
+
+  def of_atoms(values: tf.Tensor) -> tf.Tensor:
+    num_atoms = shapes.leading(values)
+    event_shape = shapes.as_list(values)[1 + len(batch_shape) :]
+    rows = tf.tile(tf.range(num_rows), [num_atoms])
+    result = f(tf.reshape(values, [num_atoms * num_rows, *event_shape]), rows)
+    if not tf.is_tensor(result) or not result.shape.is_compatible_with(
+      rows.shape
+    ):
+      return result  # It is refused like that of any other `f`.
+    return tf.reshape(result, [num_atoms, *batch_shape])
+
+  return of_atoms
+
+
+def _needs_rows(f: Any) -> bool:
+  """Whether `f` has a second argument `rows` without a default."""
+  try:
+    parameters = list(inspect.signature(f).parameters.values())
+  except (TypeError, ValueError):  # of a builtin
+    return False
+  return any(p.name == 'rows' and p.default is p.empty for p in parameters[1:2])
+
+
 class CheckedIntegrand:
   """Calls the user's `f` and checks its results.
 
-  An exception that `f` raises passes through unchanged.
+  An exception that `f` raises passes through unchanged. An `f(z, rows)` that is
+  written for a pool gets the rows of the batch.
 
   Attributes:
     name: Python `str`, what `f` is called in an error.
@@ -61,7 +122,7 @@ class CheckedIntegrand:
       batch_shape: The batch shape, a list of ints and scalar Tensors.
       name: Python `str`, what `f` is called in an error.
     """
-    self._f = f
+    self._f = serve_rows(f, batch_shape) if _needs_rows(f) else f
     self._batch_shape = batch_shape
     self.name = name
 

@@ -15,7 +15,7 @@ class Comparison(NamedTuple):
   Attributes:
     name: Python `str`.
     num_evaluations: Python `int`, the number of atoms at which `f` is
-      evaluated.
+      evaluated, for each row of a batch. With `pooled` it is a `float`.
     variance: Python `float`, the total variance of the gradient.
     interval: Pair of Python `float`s, the 95 % interval of the variance.
     bias: Python `float`, the norm of the error of the mean gradient; `None` if
@@ -26,7 +26,7 @@ class Comparison(NamedTuple):
   """
 
   name: str
-  num_evaluations: int
+  num_evaluations: float
   variance: float
   interval: tuple[float, float]
   bias: float | None
@@ -44,6 +44,11 @@ def compare(
   variance times evaluations. With twice the draws, an estimator may have less
   than half of its variance (`LeaveOneOut` does), so compare it at several
   numbers of draws.
+
+  The unit is evaluations for each row of the batch: `pooled`, which evaluates
+  `N` atoms for `B` rows, counts as `N / B`. To compare it with other
+  estimators, write `f(z, rows)` with an argument of this name. `pooled` needs
+  it, and all other estimators take it, too: they pass all rows of the batch.
 
   Args:
     estimators: Dictionary (any `Mapping`) from names to `GradientEstimator`s.
@@ -74,6 +79,27 @@ def compare(
   [row.name for row in rows]                # ==> ['summed', 'plain']
   [row.num_evaluations for row in rows]     # ==> [2, 2]
   [round(row.variance, 3) for row in rows]  # ==> [0.263, 0.871]
+  ```
+
+  One budget for a batch of three rows next to a budget for each row:
+
+  ```python
+  cost = tf.constant([[3., 1., 2.], [0., 1., 5.], [2., 2., 1.]])
+  logits = tf.Variable([[9., 0., 0.], [0., 0.5, 0.5], [7., 0., 0.]])
+
+  def loss(estimator, seed):
+    f = lambda z, rows: tf.gather_nd(cost, tf.stack([rows, z], axis=-1))
+    q = tfp.distributions.Categorical(logits=logits)
+    return tf.reduce_sum(tfp_rb.expectation(f, q, estimator, seed=seed))
+
+  rows = tfp_rb.diagnostics.compare(
+      {'per row': tfp_rb.rao_blackwellize(
+           tfp_rb.REINFORCE(tfp_rb.baselines.LeaveOneOut()), budget=2),
+       'pooled': tfp_rb.pooled(budget_per_row=5 / 3)},
+      lambda e: tfp_rb.diagnostics.sampled_moments(
+          lambda seed: loss(e, seed), [logits], num_pairs=20))
+  [row.name for row in rows]                       # ==> ['pooled', 'per row']
+  [round(row.num_evaluations, 2) for row in rows]  # ==> [1.67, 2]
   ```
   """
   if not isinstance(estimators, Mapping) or not estimators:

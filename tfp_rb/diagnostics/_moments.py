@@ -37,7 +37,8 @@ class GradientMoments(NamedTuple):
       `None`.
     num_evaluations: Python `int`, the number of atoms at which `f` is
       evaluated, for each member of a batch; `None` if they could not be
-      counted.
+      counted. With `pooled` it is a `float`: `N` evaluations of `B` members
+      count as `N / B`.
     is_exact: Python `bool`, whether all outcomes were enumerated.
   """
 
@@ -46,7 +47,7 @@ class GradientMoments(NamedTuple):
   interval: tuple[float, float]
   bias: float | None
   bias_interval: tuple[float, float] | None
-  num_evaluations: int | None
+  num_evaluations: float | None
   is_exact: bool
 
 

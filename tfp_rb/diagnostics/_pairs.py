@@ -1,12 +1,13 @@
 """Estimates mean, variance and bias of a gradient from pairs of gradients."""
 
 from collections.abc import Callable, Sequence
+import re
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tfp_rb.designs.integrand import EVALUATION
+from tfp_rb.designs.integrand import EVALUATION, POOL
 from tfp_rb.diagnostics._moments import GradientMoments
 from tfp_rb.internal import checks
 from tfp_rb.internal.types import TensorLike
@@ -52,7 +53,9 @@ def sampled_moments(
 
   Returns:
     moments: `GradientMoments`. The evaluations of `f` are counted in the graph
-      of `loss`, not inside a `tf.function` or a loop that `loss` calls.
+      of `loss`, not inside a `tf.function` or a loop that `loss` calls. The
+      unit is evaluations for each row of the batch: `pooled(budget=80)` of 64
+      rows counts as 1.25.
 
   Raises:
     TypeError: `loss` is not callable, `num_pairs` is not an `int`, or
@@ -111,17 +114,28 @@ def sampled_moments(
   )
 
 
-def _num_evaluations(gradient: Any) -> int | None:
+def _num_evaluations(gradient: Any) -> float | None:
   """Counts the atoms at which a `tf.function` evaluates `f`, if any."""
   graph = gradient.get_concrete_function(tf.TensorSpec([2], tf.int32)).graph
-  # `CheckedIntegrand` names the operation whose output it passes to `f`. The
-  # atoms are its first axis, which is None if it is known at run time only.
   numbers = [
-    operation.outputs[0].shape[0]
+    _num_atoms_per_row(operation)
     for operation in graph.get_operations()
     if EVALUATION in operation.name.split('/')[-1]
   ]
-  return None if None in numbers else sum(numbers) or None
+  known = [number for number in numbers if number is not None]
+  return (sum(known) or None) if len(known) == len(numbers) else None
+
+
+def _num_atoms_per_row(operation: tf.Operation) -> float | None:
+  """Returns the number of atoms that one row of the batch has on average."""
+  # `CheckedIntegrand` names the operation whose output it passes to `f`. The
+  # atoms are its first axis, which is None if it is known at run time only.
+  num_atoms = operation.outputs[0].shape[0]
+  # The rows of a pool share this axis.
+  rows = re.search(POOL.format(r'(\d+)'), operation.name)
+  if num_atoms is None or rows is None:
+    return num_atoms
+  return num_atoms / max(int(rows[1]), 1)
 
 
 def _as_tensorflow(variables: Sequence[Any]) -> list[tf.Variable]:

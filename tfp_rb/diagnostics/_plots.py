@@ -72,11 +72,13 @@ def plot_variance(
   )
   ax.set_yscale(**_scale(rows))
   ax.legend()
-  return _with_whole_numbers(ax)
+  # A pool evaluates, for example, 1.25 atoms per row.
+  is_whole = all(float(number).is_integer() for number in numbers)
+  return _with_whole_numbers(ax) if is_whole else ax
 
 
 def _plot_names(
-  rows: Sequence[Comparison], num_evaluations: int, ax: 'Axes'
+  rows: Sequence[Comparison], num_evaluations: float, ax: 'Axes'
 ) -> 'Axes':
   """Plots one variance for each name, the first row on top."""
   for i, row in enumerate(rows):
@@ -87,7 +89,7 @@ def _plot_names(
   ax.invert_yaxis()
   ax.set(
     xlabel=(
-      f'total variance of the gradient, {num_evaluations} evaluations of f, '
+      f'total variance of the gradient, {num_evaluations:g} evaluations of f, '
       '95 % intervals'
     )
   )

@@ -17,6 +17,7 @@ from tfp_rb.designs import (
   include,
   offer,
   outcomes,
+  pool_scope,
   sum_by_row,
 )
 from tfp_rb.estimators.base import (
@@ -302,9 +303,10 @@ class Pooled(Wrapper):
     atoms: Atoms,
     seed: StatelessSeed,
   ) -> Estimate:
-    return self.estimator.evaluate(
-      PooledIntegrand(f, atoms), distribution, atoms, seed
-    )
+    with pool_scope(atoms.num_summed):
+      return self.estimator.evaluate(
+        PooledIntegrand(f, atoms), distribution, atoms, seed
+      )
 
   def sum_atoms(self, terms: tf.Tensor, atoms: Atoms) -> tf.Tensor:
     total = sum_by_row(terms, _pool_of(atoms).rows, atoms.num_summed)

@@ -22,8 +22,9 @@ __all__ = [
 
 Distribution: TypeAlias = tfp.distributions.Distribution
 
-# Maps atoms `[m] + batch_shape + event_shape` to values `[m] + batch_shape`.
-Integrand: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
+# Maps atoms `[m] + batch_shape + event_shape` to values `[m] + batch_shape`; or
+# values `[n] + event_shape` and rows `[n]` to `[n]`.
+Integrand: TypeAlias = Callable[..., tf.Tensor]
 
 # Maps parameters to a function and the distribution of its argument.
 Problem: TypeAlias = Callable[..., tuple[Integrand, Distribution]]

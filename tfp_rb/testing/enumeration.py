@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_rb._expectation import estimate_at
-from tfp_rb.designs import Atoms, make_atoms
+from tfp_rb.designs import make_atoms, serve_rows
 from tfp_rb.estimators.base import GradientEstimator
 from tfp_rb.internal import random
 from tfp_rb.internal.types import (
@@ -53,13 +53,13 @@ class Outcomes(NamedTuple):
       gradients of `probabilities[t] * values[t]`, summed over the batch. Their
       sum over `t` is the expected gradient.
     num_evaluations: Python `int`, the number of atoms at which `f` is evaluated
-      for one estimate.
+      for one estimate, for each member of a batch. A `float` for a pool.
   """
 
   probabilities: np.ndarray
   values: np.ndarray
   weighted_gradients: list[np.ndarray]
-  num_evaluations: int
+  num_evaluations: float
 
 
 def tile(parameters: Sequence[TensorLike], num_copies: int) -> list[tf.Tensor]:
@@ -292,17 +292,9 @@ def exact_reference(
     probs = tf.exp(atoms.log_prob)
     # `make_atoms` replaced impossible values, which must not count twice.
     probs = tf.where(atoms.weights > 0.0, probs, tf.zeros_like(probs))
-    value = _call_by_rows(f, atoms) if takes_rows else f(atoms.values)
+    if takes_rows:
+      f = serve_rows(f, whole.batch_shape)
+    value = f(atoms.values)
     value = tf.reduce_sum(tf.cast(probs, value.dtype) * value, axis=0)
   gradients = tape.gradient(value, parameters, unconnected_gradients='zero')
   return value.numpy(), [g.numpy() for g in gradients]
-
-
-def _call_by_rows(f: Any, atoms: Atoms) -> tf.Tensor:
-  """Returns `f(z, rows)` at all atoms, `[m] + batch_shape`."""
-  shape = atoms.weights.shape  # [m] + batch_shape
-  num_rows = shape[1:].num_elements()
-  values = atoms.values
-  flat = tf.reshape(values, [-1, *values.shape[shape.rank :]])
-  rows = tf.tile(tf.range(num_rows), [shape[0]])
-  return tf.reshape(f(flat, rows), shape)
