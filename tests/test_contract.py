@@ -13,6 +13,7 @@ import tensorflow_probability as tfp
 
 from cases import covering_pairs
 from errors import raises
+from foreign import EvenNumbers, partition_of_even
 from internals import copy_registry, plain_class, registered_partitions
 from modes import modes_of
 import tfp_rb
@@ -462,54 +463,21 @@ def test_numbers_of_any_kind_come_back_from_a_config(baseline):
 # The registry.
 
 
-class Unregistered(tfd.Distribution):
-  """0, 2 and 4 with given logits; knows `sample` and `log_prob` only."""
-
-  def __init__(self, logits):
-    parameters = dict(locals())
-    self.logits = tf.convert_to_tensor(logits)
-    super().__init__(
-      dtype=tf.int32,
-      reparameterization_type=tfd.NOT_REPARAMETERIZED,
-      validate_args=False,
-      allow_nan_stats=False,
-      parameters=parameters,
-    )
-
-  def _batch_shape(self):
-    return self.logits.shape[:-1]
-
-  def _batch_shape_tensor(self):
-    return tf.shape(self.logits)[:-1]
-
-  def _event_shape(self):
-    return tf.TensorShape([])
-
-  def _event_shape_tensor(self):
-    return tf.constant([], tf.int32)
-
-  def _sample_n(self, n, seed=None):
-    return 2 * tfd.Categorical(logits=self.logits).sample(n, seed=seed)
-
-  def _log_prob(self, value):
-    return tfd.Categorical(logits=self.logits).log_prob(value // 2)
-
-
-class AlsoUnregistered(Unregistered):
+class AlsoUnregistered(EvenNumbers):
   pass
 
 
 UNREGISTERED = {
   'Multinomial': lambda x: tfd.Multinomial(total_count=2.0, logits=x),
-  'own': Unregistered,
+  'own': EvenNumbers,
 }
 # Of registered classes, but made of something that is not.
 UNREGISTERED_INSIDE = {
   'Independent': lambda x: tfd.Independent(
-    Unregistered(tf.stack([x, -x], axis=-2)), 1
+    EvenNumbers(tf.stack([x, -x], axis=-2)), 1
   ),
-  'Sample': lambda x: tfd.Sample(Unregistered(x), 2),
-  'BatchReshape': lambda x: tfd.BatchReshape(Unregistered(x), x.shape[:-1]),
+  'Sample': lambda x: tfd.Sample(EvenNumbers(x), 2),
+  'BatchReshape': lambda x: tfd.BatchReshape(EvenNumbers(x), x.shape[:-1]),
   'Scale': lambda x: tfb.Scale(2.0)(tfd.Poisson(rate=tf.exp(x[..., 0]))),
 }
 
@@ -536,29 +504,18 @@ def test_error_of_unregistered_distribution_shows_what_to_do(kind):
     tfp_rb.expectation(f, q, make('summed-none', k=1))
 
 
-def partition_of_even(q, num_summed):
-  inner = tfp_rb.partition(tfd.Categorical(logits=q.logits), num_summed)
-  return inner._replace(
-    values=2 * inner.values,
-    sample_rest=inner.sample_rest
-    and (lambda n, seed: 2 * inner.sample_rest(n, seed)),
-    log_prob=None,
-    score_norm=None,
-  )
-
-
 @pytest.mark.usefixtures('registry')
 @pytest.mark.parametrize(
   ('name', 'kind'),
   [
     (name, kind)
     for name in ('Exact', 'summed-mixed', 'budget-unshared')
-    for kind in (Unregistered, AlsoUnregistered)
+    for kind in (EvenNumbers, AlsoUnregistered)
   ],
 )
 def test_third_party_distribution_is_unbiased_once_registered(kind, name):
   # Registered for the base class: the subclass is found by its MRO.
-  tfp_rb.RegisterPartition(Unregistered)(partition_of_even)
+  tfp_rb.RegisterPartition(EvenNumbers)(partition_of_even)
   cost = tf.constant([2.0, -1.0, 0.5], tf.float64)
   report = tfp_rb.testing.assert_unbiased(
     make(name, k=1),
@@ -588,7 +545,7 @@ def test_nearest_registered_class_decides():
 
 def test_registration_returns_the_function(registry):
   del registry
-  decorated = tfp_rb.RegisterPartition(Unregistered)(partition_of_even)
+  decorated = tfp_rb.RegisterPartition(EvenNumbers)(partition_of_even)
   assert decorated is partition_of_even
 
 

@@ -1,9 +1,6 @@
 """A user's own Keras model: a subclass of `EstimatorModel` with one method."""
 
 import json
-import pathlib
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -12,6 +9,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from errors import raises
+import processes
 from small_autoencoder import Autoencoder, Reporting, X, data_of, make, nvil
 import tfp_rb
 from tfp_rb import baselines, models
@@ -401,11 +399,4 @@ with pytest.raises(ValueError, match='replica'):
 @pytest.mark.slow
 def test_two_replicas_make_the_steps_and_the_metrics_of_one():
   # In a process of its own: devices are set before the first operation.
-  done = subprocess.run(
-    [sys.executable, '-c', ON_TWO_DEVICES],
-    cwd=pathlib.Path(__file__).parent,
-    capture_output=True,
-    text=True,
-    check=False,
-  )
-  assert done.returncode == 0, done.stderr[-3000:]
+  processes.run(ON_TWO_DEVICES)

@@ -16,6 +16,7 @@ from scipy import special, stats
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from foreign import EvenNumbers, partition_of_even
 import internals
 import statistical
 import tfp_rb
@@ -577,44 +578,12 @@ def test_the_gradient_of_log_prob_is_the_score_of_the_sites():
 # A family of the user's own, inside of what TFP wraps around it.
 
 
-class OwnFamily(tfd.Distribution):
-  """Is no `CompositeTensor`, so TFP wraps it by other classes."""
-
-  def __init__(self, logits):
-    self.logits = tf.convert_to_tensor(logits)
-    super().__init__(
-      dtype=tf.int32,
-      reparameterization_type=tfd.NOT_REPARAMETERIZED,
-      validate_args=False,
-      allow_nan_stats=True,
-    )
-
-  def _batch_shape(self):
-    return self.logits.shape[:-1]
-
-  def _batch_shape_tensor(self):
-    return tf.shape(self.logits)[:-1]
-
-  def _event_shape(self):
-    return tf.TensorShape([])
-
-  def _event_shape_tensor(self):
-    return tf.zeros([0], tf.int32)
-
-  def _log_prob(self, z):
-    return tfd.Categorical(logits=self.logits).log_prob(z)
-
-
 @pytest.fixture
 def own_family(monkeypatch):
-  """`OwnFamily`, which has a partition until the test ends."""
+  """`EvenNumbers`, which has a partition until the test ends."""
   internals.copy_registry(monkeypatch)
-
-  @tfp_rb.RegisterPartition(OwnFamily)
-  def partition_own(q, num_summed):
-    return tfp_rb.partition(tfd.Categorical(logits=q.logits), num_summed)
-
-  return OwnFamily
+  tfp_rb.RegisterPartition(EvenNumbers)(partition_of_even)
+  return EvenNumbers
 
 
 @pytest.mark.parametrize(
@@ -633,5 +602,5 @@ def test_own_family_inside_of_a_wrapper(own_family, wrap):
     tfp_rb.partition(wrap(kind(logits=logits)), 3)
     for kind in (own_family, tfd.Categorical)
   )
-  np.testing.assert_array_equal(actual.values, expected.values)
+  np.testing.assert_array_equal(actual.values, 2 * expected.values)
   np.testing.assert_allclose(actual.weights, expected.weights, atol=1e-12)

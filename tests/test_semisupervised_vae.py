@@ -1,9 +1,5 @@
 """The semi-supervised autoencoder: its loss, its steps, what it saves."""
 
-import pathlib
-import subprocess
-import sys
-
 import keras
 import numpy as np
 import pytest
@@ -13,6 +9,7 @@ import tensorflow_probability as tfp
 from errors import raises
 import gpu
 import internals
+import processes
 from small_vae import BINARY, IMAGES, LABELS, RNG, SEED, make, network
 import tfp_rb
 from tfp_rb import models
@@ -503,11 +500,4 @@ for make_estimator in (
 @pytest.mark.slow
 def test_two_devices_make_the_step_of_one_but_draw_apart():
   # In a process of its own: devices are set before the first operation.
-  done = subprocess.run(
-    [sys.executable, '-c', ON_TWO_DEVICES],
-    cwd=pathlib.Path(__file__).parent,
-    capture_output=True,
-    text=True,
-    check=False,
-  )
-  assert done.returncode == 0, done.stderr[-3000:]
+  processes.run(ON_TWO_DEVICES)
