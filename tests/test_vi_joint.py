@@ -1,6 +1,7 @@
 """The variational loss of joint distributions: discrete and mixed parts."""
 
 import functools
+import itertools
 
 import numpy as np
 import pytest
@@ -8,9 +9,10 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from errors import raises
-from internals import split_joint
+from internals import WithDraws, split_joint
 from statistical import assert_follows
 import tfp_rb
+from tfp_rb import baselines
 
 tfb = tfp.bijectors
 tfd = tfp.distributions
@@ -27,6 +29,10 @@ ALL = tfp_rb.rao_blackwellize(tfp_rb.REINFORCE(), num_summed=24)
 
 def loss_of(target, q, **kwargs):
   return tfp_rb.vi.monte_carlo_variational_loss(target, q, **kwargs)
+
+
+def flat(tensors):
+  return tf.concat([tf.reshape(x, [-1]) for x in tensors], axis=0)
 
 
 # Three parts, each given the one before, in every kind of joint distribution.
@@ -533,6 +539,84 @@ def test_parts_may_be_drawn_in_strata():
   assert np.abs(np.mean(draws) - exact) < 5.5 * error
 
 
+@pytest.mark.parametrize(
+  ('num_summed', 'num_samples', 'baseline', 'discrepancy'),
+  [
+    (0, 2, baselines.LeaveOneOut(), 'kl_reverse'),
+    (1, 2, None, 'kl_forward'),
+    (20, 4, baselines.LeaveOneOut(), 'kl_reverse'),  # draws all that is left
+  ],
+)
+def test_every_order_of_distinct_draws_of_parts_averages_to_the_sum(
+  num_summed, num_samples, baseline, discrepancy
+):
+  estimator = tfp_rb.rao_blackwellize(
+    tfp_rb.REINFORCE(baseline=baseline, num_samples=num_samples),
+    num_summed=num_summed,
+    sampler=tfp_rb.samplers.WithoutReplacement(),
+  )
+  discrepancy_fn = getattr(tfp.vi, discrepancy)
+  variables = [tf.constant(v) for v in (A, B, C)]
+
+  def with_gradient(loss):
+    with tf.GradientTape() as tape:
+      tape.watch(variables)
+      value = loss()
+    return flat([value, *tape.gradient(value, variables)])
+
+  @tf.function
+  def run(drawn):  # [num_samples, 3], one row for each draw
+    rows = iter(tf.unstack(drawn))
+    scripted = WithDraws(estimator, lambda *_: next(rows)[tf.newaxis])
+    return with_gradient(
+      lambda: loss_of(
+        score,
+        joint_of('sequential', *variables),
+        discrepancy_fn=discrepancy_fn,
+        gradient_estimator=scripted,
+        seed=SEED,
+      )
+    )
+
+  def explicit_sum():
+    log_q = log_joint(*variables)
+    return tf.reduce_sum(tf.exp(log_q) * discrepancy_fn(SCORES - log_q))
+
+  summed = np.asarray(tfp_rb.partition(parts_of(), num_summed).values)
+  summed = {tuple(value) for value in summed}
+  rest = [z for z in np.ndindex(3, 4, 2) if z not in summed]
+  probs = np.exp(log_joint(A, B, C))
+  mean, total = 0.0, 0.0
+  for drawn in itertools.permutations(rest, num_samples):
+    left = sum(probs[z] for z in rest)
+    chance = 1.0
+    for z in drawn:
+      chance *= probs[z] / left
+      left -= probs[z]
+    mean += chance * run(tf.constant(drawn, tf.int32)).numpy()
+    total += chance
+  np.testing.assert_allclose(total, 1.0, atol=1e-12)
+  np.testing.assert_allclose(mean, with_gradient(explicit_sum), atol=1e-10)
+
+
+def test_draws_given_values_of_parts_follow_the_law_of_the_others():
+  q, probs = parts_of(), np.exp(log_joint(A, B, C)).ravel()
+  given = [5, 0, 17]
+  values = np.stack(np.unravel_index(given, [3, 4, 2]), axis=-1)
+  part = tfp_rb.partition(q, 2).excluding(tf.constant(values, tf.int32))
+  np.testing.assert_allclose(part.weights, probs[given], atol=1e-12)
+  law = probs.copy()
+  law[given] = 0.0
+  np.testing.assert_allclose(part.rest_weight, np.sum(law), atol=1e-12)
+  # Each value has an interval of uniforms, whose ends a grid finds up to 1 / n.
+  n = 2**16
+  u = (np.arange(n) + 0.5) / n
+  drawn = np.asarray(part.rest_from_uniforms(u[:, np.newaxis])) @ [8, 2, 1]
+  np.testing.assert_allclose(
+    np.bincount(drawn, minlength=24) / n, law / np.sum(law), atol=1.5 / n
+  )
+
+
 def test_discrete_parts_have_the_batch_of_the_whole():
   q = tfd.JointDistributionNamed({
     'a': tfd.Bernoulli(0.0),
@@ -700,8 +784,7 @@ def test_parts_that_go_one_by_one_are_unbiased():
         gradient_estimator=estimator,
         seed=seed,
       )
-    gradients = tape.gradient(loss, [logits, bits, c])
-    return tf.concat([tf.reshape(x, [-1]) for x in [loss, *gradients]], 0)
+    return flat([loss, *tape.gradient(loss, [logits, bits, c])])
 
   exact = run(
     tf.constant(SEED),
