@@ -6,6 +6,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from errors import raises
+import internals
 import tfp_rb
 from tfp_rb import baselines, diagnostics
 
@@ -222,3 +223,209 @@ def test_a_pool_is_compared_with_a_budget_for_each_row():
   assert [row.num_evaluations for row in rows] == [2.0, 2]
   assert [row.name for row in rows] == ['pooled', 'per row']
   assert rows[0].product == 2.0 * rows[0].variance
+
+
+# Suggestions.
+
+
+def random_batch(rng, spreads):
+  """Logits and costs of a batch whose rows have one of several spreads."""
+  num_rows, num_values = rng.integers(2, 9), rng.integers(3, 7)
+  spread = rng.choice(spreads, size=[num_rows, 1])
+  logits = spread * rng.normal(size=[num_rows, num_values])
+  cost = rng.normal(size=[num_rows, num_values]) + rng.choice([0.0, 5.0])
+  return logits, cost
+
+
+def look_up(cost):
+  def f(z, rows):
+    return tf.gather_nd(tf.constant(cost), tf.stack([rows, z], axis=-1))
+
+  return f
+
+
+def suggest(logits, cost, budget):
+  q = tfd.Categorical(logits=tf.constant(logits))
+  return diagnostics.suggest(look_up(cost), q, budget)
+
+
+def pool_of(table):
+  (option,) = (o for o in table if o.estimator.takes_rows)
+  return option
+
+
+def enumerated_variance(option, problem, parameters):
+  """The variance of a pool through `estimator`, or what `suggest` found."""
+  outcomes = internals.enumerate_outcomes(
+    option.estimator, problem, parameters, most_outcomes=500
+  )
+  if outcomes is None:
+    return option.variance
+  return internals.total_variance(outcomes)
+
+
+def test_suggestions_for_mixed_batches_are_near_the_best():
+  rng = np.random.default_rng(19)
+  num_pools = 0
+  for _ in range(12):
+    logits, cost = random_batch(rng, [0.1, 1.0, 3.0, 6.0])
+    budget = int(rng.integers(2, logits.shape[1]))
+    found = suggest(logits, cost, budget)
+    variances = [o.variance for o in found.table if o.name != 'pooled']
+    pools = [o for o in found.table if o.name == 'pooled']
+    for pool in pools:
+      problem = lambda x, cost=cost: (
+        look_up(cost),
+        tfd.Categorical(logits=x),
+      )
+      variances.append(enumerated_variance(pool, problem, [logits]))
+      np.testing.assert_allclose(pool.variance, variances[-1], rtol=1e-8)
+    assert found.variance <= 1.2 * min(variances) + 1e-12
+    num_pools += found.estimator.takes_rows
+  assert num_pools >= 3
+
+
+@pytest.mark.parametrize('budget', [1.25, 2, 3, 5])
+def test_a_pool_is_never_suggested_for_flat_rows(budget):
+  rng = np.random.default_rng(20)
+  for _ in range(25):
+    logits, cost = random_batch(rng, [0.0, 0.1, 0.3])
+    found = suggest(logits, cost, budget)
+    assert not any(o.estimator.takes_rows for o in found.table)
+
+
+@pytest.mark.parametrize('batch_shape', [[], [1], [1, 1]])
+def test_a_pool_is_never_suggested_for_a_single_row(batch_shape):
+  q = tfd.Categorical(logits=tf.reshape([5.0, 0.0, 1.0], [*batch_shape, 3]))
+  found = diagnostics.suggest(lambda z: tf.cast(z, tf.float32), q, budget=2)
+  assert not any(o.estimator.takes_rows for o in found.table)
+
+
+def test_a_pool_is_not_suggested_where_everything_can_be_summed():
+  found = suggest(LOGITS, COST, budget=3)
+  assert isinstance(found.estimator, tfp_rb.Exact)
+  assert not any(o.estimator.takes_rows for o in found.table)
+
+
+def shared_problem(weights):
+  features = tf.constant([[0.1, 3.0], [2.0, -1.0], [-4.0, 0.5]], tf.float64)
+  cost = np.random.default_rng(3).normal(size=[3, 4]) + 1.0
+  logits = tf.linalg.matmul(features, tf.reshape(weights, [2, 4]))
+  return look_up(cost), tfd.Categorical(logits=logits)
+
+
+def test_rows_of_a_pool_that_share_variables_are_correlated():
+  weights = tf.Variable(np.random.default_rng(4).normal(size=[2, 4]))
+  f, _ = shared_problem(weights)
+  q = tfd.Categorical(
+    logits=tfp.util.DeferredTensor(
+      weights, lambda w: shared_problem(w)[1].logits, shape=[3, 4]
+    )
+  )
+  pool = pool_of(diagnostics.suggest(f, q, budget=2).table)
+  expected = enumerated_variance(pool, shared_problem, [weights])
+  np.testing.assert_allclose(pool.variance, expected, rtol=1e-8)
+
+
+MIXED = np.array([[9.0, 0, 0, 0], [0, 0.5, 0.5, 0], [7, 0, 0, 0], [8, 0, 1, 0]])
+MIXED_COST = np.random.default_rng(5).normal(size=[4, 4])
+
+
+def test_the_reason_of_a_pool_says_what_it_gains_and_what_it_needs():
+  q = tfd.Categorical(logits=tf.constant(MIXED))
+
+  def by_batch(z):
+    one_hot = tf.one_hot(z, 4, dtype=tf.float64)
+    return tf.reduce_sum(one_hot * MIXED_COST, axis=-1)
+
+  found = diagnostics.suggest(by_batch, q, budget=2)
+  best, second = found.table[:2]
+  assert found.estimator is best.estimator and best.estimator.takes_rows
+  assert found.num_summed is found.num_samples is None
+  gain = f'{best.variance / second.variance:.2g} times that of the best option'
+  assert found.reason.startswith('Pool the budget over the 4 rows')
+  assert gain in found.reason and '`f(z, rows)`' in found.reason
+  # An `f` that takes the rows needs no change.
+  same = suggest(MIXED, MIXED_COST, budget=2)
+  assert same.variance == pytest.approx(found.variance)
+  assert '`f(z, rows)`' not in same.reason
+
+
+def test_only_a_pool_spends_a_fraction_of_an_evaluation():
+  found = suggest(MIXED, MIXED_COST, budget=1.5)
+  pool = pool_of(found.table)
+  assert pool.estimator.budget_per_row == 1.5
+  assert {o.num_samples for o in found.table if o is not pool} == {1}
+  assert found.estimator is pool.estimator
+
+
+def test_the_variance_of_a_pool_of_many_values_is_an_estimate():
+  rng = np.random.default_rng(6)
+  logits = rng.choice([1.0, 8.0], size=[4, 1]) * rng.normal(size=[4, 100])
+  logits[:2, 0] += 20.0
+  cost = 5.0 + rng.normal(size=[4, 100])
+  found = suggest(logits, cost, budget=3)
+  assert found.estimator.takes_rows
+  assert 'An estimate, from 1000 gradients' in found.reason
+  variable = tf.Variable(logits)
+
+  def loss(seed):
+    q = tfd.Categorical(logits=variable)
+    f = look_up(cost)
+    return tfp_rb.expectation(f, q, found.estimator, seed=seed)
+
+  low, high = diagnostics.sampled_moments(
+    loss, [variable], num_pairs=300, seed=1
+  ).interval
+  assert 0.8 * low < found.variance < 1.2 * high
+
+
+@pytest.mark.parametrize('budget', [0.5, np.inf, np.nan])
+def test_a_budget_of_a_batch_is_at_least_one(budget):
+  with raises(ValueError, 'budget'):
+    suggest(LOGITS, COST, budget)
+
+
+# Evaluations of each row.
+
+
+def test_evaluations_of_rows_are_those_of_the_atoms():
+  q = tfd.Categorical(logits=tf.reshape(tf.constant(MIXED), [2, 2, 4]))
+  estimator = tfp_rb.pooled(budget_per_row=1.75)
+  found = diagnostics.evaluations_per_row(q, estimator)
+  assert found.shape == (2, 2)
+  np.testing.assert_allclose(np.sum(found), 7.0)
+  assert np.min(found) >= 1.0
+  assert np.argmax(found) == 1  # the row in doubt
+  one = diagnostics.evaluations_per_row(q, estimator, num_estimates=1)
+  assert set(one.ravel()) <= {1.0, 2.0, 3.0, 4.0} and np.sum(one) == 7.0
+
+
+def test_evaluations_are_reproducible():
+  q = tfd.Categorical(logits=tf.constant(LOGITS))
+  estimator = tfp_rb.pooled(budget=3)
+  first, second = (
+    diagnostics.evaluations_per_row(q, estimator, 20, seed=(3, 4))
+    for _ in range(2)
+  )
+  np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'kind', 'argument'),
+  [
+    ({'estimator': tfp_rb.REINFORCE()}, ValueError, 'estimator'),
+    ({'estimator': 3}, TypeError, 'estimator'),
+    ({'distribution': tfd.Normal(0.0, 1.0)}, TypeError, 'distribution'),
+    ({'num_estimates': 0}, ValueError, 'num_estimates'),
+    ({'num_estimates': 2.0}, TypeError, 'num_estimates'),
+  ],
+  ids=['not_pooled', 'number', 'continuous', 'none', 'float'],
+)
+def test_arguments_of_evaluations_are_checked(arguments, kind, argument):
+  given = {
+    'distribution': tfd.Categorical(logits=LOGITS),
+    'estimator': tfp_rb.pooled(budget=3),
+  }
+  with raises(kind, argument):
+    diagnostics.evaluations_per_row(**{**given, **arguments})

@@ -15,6 +15,7 @@ from tfp_rb.designs.integrand import (
   CheckedIntegrand,
   Evaluation,
   evaluate,
+  needs_rows,
   pool_scope,
   serve_rows,
 )
@@ -50,6 +51,7 @@ __all__ = [
   'include',
   'is_draw',
   'make_atoms',
+  'needs_rows',
   'offer',
   'outcomes',
   'pool_scope',

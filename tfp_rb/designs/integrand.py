@@ -16,6 +16,7 @@ __all__ = [
   'Evaluation',
   'POOL',
   'evaluate',
+  'needs_rows',
   'pool_scope',
   'serve_rows',
 ]
@@ -95,7 +96,7 @@ def serve_rows(
   return of_atoms
 
 
-def _needs_rows(f: Any) -> bool:
+def needs_rows(f: Any) -> bool:
   """Whether `f` has a second argument `rows` without a default."""
   try:
     parameters = list(inspect.signature(f).parameters.values())
@@ -122,7 +123,7 @@ class CheckedIntegrand:
       batch_shape: The batch shape, a list of ints and scalar Tensors.
       name: Python `str`, what `f` is called in an error.
     """
-    self._f = serve_rows(f, batch_shape) if _needs_rows(f) else f
+    self._f = serve_rows(f, batch_shape) if needs_rows(f) else f
     self._batch_shape = batch_shape
     self.name = name
 

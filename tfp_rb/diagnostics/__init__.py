@@ -6,6 +6,7 @@ components of a gradient (the trace of its covariance).
 
 from tfp_rb.diagnostics._bounds import VarianceBound, variance_bounds
 from tfp_rb.diagnostics._compare import Comparison, compare
+from tfp_rb.diagnostics._evaluations import evaluations_per_row
 from tfp_rb.diagnostics._mass import rest_mass
 from tfp_rb.diagnostics._moments import GradientMoments, exact_moments
 from tfp_rb.diagnostics._pairs import sampled_moments
@@ -21,6 +22,7 @@ __all__ = [
   'Suggestion',
   'VarianceBound',
   'compare',
+  'evaluations_per_row',
   'exact_moments',
   'plot_bounds',
   'plot_mass',

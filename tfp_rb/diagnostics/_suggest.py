@@ -1,21 +1,33 @@
 """Suggests an estimator for a given number of evaluations of `f`."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tfp_rb import baselines
+from tfp_rb.designs import needs_rows
 from tfp_rb.diagnostics._closed_forms import proposition_2, variance
+from tfp_rb.diagnostics._evaluations import evaluations_per_row
+from tfp_rb.diagnostics._pools import (
+  PoolVariance,
+  are_flat,
+  distribution_of,
+  pool_variance,
+)
 from tfp_rb.diagnostics._support import Support, tabulate
 from tfp_rb.estimators import REINFORCE, Exact
 from tfp_rb.estimators.base import GradientEstimator
+from tfp_rb.estimators.pooled import pooled
 from tfp_rb.estimators.rao_blackwell import rao_blackwellize
 from tfp_rb.internal import checks
 from tfp_rb.internal.types import Distribution, Integrand, StatelessSeed
 from tfp_rb.partitions import check_discrete, partition_of
 
 __all__ = ['Option', 'Suggestion', 'suggest']
+
+# A pool needs another `f`, so it must have less variance by this factor.
+_LEAST_GAIN = 1.1
 
 
 class Option(NamedTuple):
@@ -44,8 +56,9 @@ class Suggestion(NamedTuple):
     num_summed: Python `int`; `None` if members of a batch differ.
     num_samples: Python `int`, the number of draws; `None` if members differ.
     variance: Python `float`, the total variance of its gradient.
-    reason: Python `str`, why this estimator, in two sentences.
-    table: List of `Option`, the least variance first.
+    reason: Python `str`, why this estimator, in two or three sentences.
+    table: List of `Option`, the least variance first. The first one is
+      suggested, unless it is a pool that gains less than 10 %.
   """
 
   estimator: GradientEstimator
@@ -59,7 +72,7 @@ class Suggestion(NamedTuple):
 def suggest(
   f: Integrand,
   distribution: Distribution,
-  budget: int,
+  budget: float,
   most_evaluations: int = 1024,
   seed: StatelessSeed = (0, 0),
 ) -> Suggestion:
@@ -71,7 +84,10 @@ def suggest(
   * `Exact()`, if there are no more than `budget` values;
   * `REINFORCE`, plain and with the baseline `LeaveOneOut`, with draws only;
   * `rao_blackwellize` of both, with every number of summed atoms;
-  * `rao_blackwellize` of both with `budget=`, Proposition 2 of the paper.
+  * `rao_blackwellize` of both with `budget=`, Proposition 2 of the paper;
+  * `pooled(budget_per_row=budget)` if there is a batch of several rows. It is
+    left out if all rows are flat, since then it moves no evaluations. It needs
+    an `f(z, rows)`, and is suggested if that saves at least 10 %.
 
   The variance is that of the gradient of the sum over the batch, with respect
   to the trainable variables of `distribution`. If it has none, the gradient is
@@ -86,10 +102,13 @@ def suggest(
   for a distribution whose rest consists of the draws, and `reason` says so.
 
   Args:
-    f: Callable, as in `tfp_rb.expectation`.
+    f: Callable, as in `tfp_rb.expectation`: `f(z)`, or `f(z, rows)` as for
+      `pooled`.
     distribution: A discrete `tfp.distributions.Distribution` with a registered
       partition, `q`.
-    budget: Python `int`, the number of evaluations of `f` for one estimate.
+    budget: Python `int`, the number of evaluations of `f` for one estimate, for
+      each row of a batch. With a batch it may be a `float` such as 1.25: only
+      `pooled` spends all of it, and the other estimators spend 1.
     most_evaluations: Python `int`, the largest number of evaluations of `f` for
       the suggestion; more than `budget`.
     seed: Stateless seed of the draws.
@@ -100,9 +119,9 @@ def suggest(
   Raises:
     TypeError: `f` is not callable, `distribution` is not discrete, or a number
       is not an `int`.
-    ValueError: `most_evaluations` is not larger than `budget`, or the scores
-      with respect to all variables do not fit into memory, or `f` is not
-      finite.
+    ValueError: `budget` is less than 1, `most_evaluations` is not larger than
+      `budget`, the scores with respect to all variables do not fit into memory,
+      or `f` is not finite.
     NotImplementedError: No partition is registered for the distribution.
 
   #### Examples
@@ -120,34 +139,83 @@ def suggest(
   1, with a leave-one-out baseline: the least variance of 8 options, 0.035 times
   that of 3 plain draws. Exact, from `f` at 5 values, of the gradient with
   respect to the logits of the values."
+
+  In a batch with certain and doubtful rows, one budget for all rows pays:
+
+  ```python
+  q = tfp.distributions.Categorical(
+      logits=[[9., 0., 0.], [0., 0.5, 0.5], [7., 0., 0.]])
+  cost = tf.constant([[3., 1., 2.], [0., 1., 5.], [2., 2., 1.]])
+  f = lambda z, rows: tf.gather_nd(cost, tf.stack([rows, z], axis=-1))
+  suggestion = tfp_rb.diagnostics.suggest(f, q, budget=1.5)
+  suggestion.table[0].name  # ==> pooled
+  loss = tfp_rb.expectation(f, q, suggestion.estimator)
+  ```
   """
   checks.check_callable(f, 'f', 'lambda z: tf.gather(cost, z)')
   check_discrete(distribution)
-  budget = checks.check_int(budget, 'budget', minimum=1)
+  num_rows = distribution.batch_shape.num_elements() or 0
+  per_row = _check_budget(budget, num_rows)
   most_evaluations = checks.check_int(
     most_evaluations, 'most_evaluations', minimum=1
   )
   num_values = partition_of(distribution).num_values
   # Where all values can be listed, nothing is drawn.
   is_enough = num_values is not None and num_values <= most_evaluations
-  if most_evaluations <= budget and not is_enough:
+  if most_evaluations <= per_row and not is_enough:
     raise ValueError(
       f'`most_evaluations` must be larger than `budget` ({budget}), because '
       f'some evaluations are draws from the rest; got {most_evaluations}. '
       'Increase it.'
     )
-  support = tabulate(f, distribution, budget, most_evaluations, seed)
+  support = tabulate(f, distribution, per_row, most_evaluations, seed)
+  options = list(_options(support, per_row))
+  pool = _pool(support, budget)
+  if pool is not None:
+    options.append(Option('pooled', None, None, pool.variance, _pooled(budget)))
   # The sort is stable: of equal variances, the first option wins.
-  table = sorted(_options(support, budget), key=lambda option: option.variance)
+  table = sorted(options, key=lambda option: option.variance)
   best = table[0]
+  if best.estimator.takes_rows and (
+    table[1].variance < _LEAST_GAIN * best.variance
+  ):
+    best = table[1]
+  if best.estimator.takes_rows:
+    choice = _reason_of_pool(table, support, per_row, needs_rows(f))
+  else:
+    choice = _reason(best, table, support, per_row)
   return Suggestion(
     best.estimator,
     best.num_summed,
     best.num_samples,
     best.variance,
-    _reason(best, table, support, budget),
+    f'{choice} {_reliability(best, support, per_row, pool)}',
     table,
   )
+
+
+def _check_budget(budget: Any, num_rows: int) -> int:
+  """Returns how many evaluations an estimator without a pool can spend."""
+  if num_rows < 2 or not isinstance(budget, float):
+    return checks.check_int(budget, 'budget', minimum=1)
+  if not 1.0 <= budget < np.inf:
+    raise ValueError(f'`budget` must be finite and at least 1; got {budget}.')
+  return int(budget)
+
+
+def _pooled(budget: float) -> GradientEstimator:
+  return pooled(budget_per_row=float(budget))
+
+
+def _pool(support: Support, budget: float) -> PoolVariance | None:
+  """Returns the variance of a pool, or `None` where it is no option."""
+  num_values = support.num_values
+  is_summed = num_values is not None and num_values <= budget
+  if (
+    len(support.rows) < 2 or budget <= 1 or is_summed or are_flat(support.rows)
+  ):
+    return None
+  return pool_variance(support.rows, _pooled(budget))
 
 
 def _options(support: Support, budget: int) -> Iterator[Option]:
@@ -200,7 +268,7 @@ def _baselines(
 def _reason(
   best: Option, table: list[Option], support: Support, budget: int
 ) -> str:
-  """Says what was chosen, what is gained, and how reliable that is."""
+  """Says what was chosen, and what is gained."""
   if best.name == 'Exact':
     choice = f'Sum all {best.num_summed} values'
   elif best.num_summed is None:
@@ -222,10 +290,39 @@ def _reason(
   # This name stands for plain draws alone: k = 0 and no baseline.
   plain = next(o.variance for o in table if o.name == 'REINFORCE')
   gain = f'the least variance of {len(table)} options'
+  if best is not table[0]:
+    gain += ' up to the 10 % that a pool must gain'
   if best.variance == 0.0:
     gain = 'no variance at all'
   elif best.variance < plain:
     gain += f', {best.variance / plain:.2g} times that of {budget} plain draws'
+  return f'{choice}: {gain}.'
+
+
+def _reason_of_pool(
+  table: list[Option], support: Support, budget: int, takes_rows: bool
+) -> str:
+  """Says where a pool spends its evaluations, and what is gained."""
+  best, second = table[:2]
+  evaluations = evaluations_per_row(
+    distribution_of(support.rows), best.estimator
+  )
+  reason = (
+    f'Pool the budget over the {evaluations.size} rows, which get '
+    f'{np.min(evaluations):.2g} to {np.max(evaluations):.2g} evaluations each: '
+    f'the least variance of {len(table)} options, '
+    f'{best.variance / second.variance:.2g} times that of the best option with '
+    f'a budget of {budget} for each row.'
+  )
+  if not takes_rows:
+    reason += ' Write `f(z, rows)`, see `tfp_rb.pooled`.'
+  return reason
+
+
+def _reliability(
+  best: Option, support: Support, budget: int, pool: PoolVariance | None
+) -> str:
+  """Says how reliable the variance is, and of which gradient."""
   has_scores = support.rows[0].scores is not None
   by = 'the trainable variables' if has_scores else 'the logits of the values'
   known = f'Exact, from `f` at {support.num_evaluations} values'
@@ -234,7 +331,9 @@ def _reason(
   if not support.is_whole:
     num_draws = support.num_evaluations - budget
     known = f'An estimate, from a pilot of {num_draws} draws'
-  return f'{choice}: {gain}. {known}, of the gradient with respect to {by}.'
+  elif best.estimator.takes_rows and pool and pool.num_estimates:
+    known = f'An estimate, from {pool.num_estimates} gradients'
+  return f'{known}, of the gradient with respect to {by}.'
 
 
 def _percent(mass: float) -> str:

@@ -34,6 +34,7 @@ from tfp_rb.testing.scripts import (
 __all__ = [
   'Outcomes',
   'enumerate_outcomes',
+  'enumerate_pool',
   'enumerate_without_noise',
   'exact_reference',
   'flat',
@@ -148,7 +149,7 @@ def enumerate_outcomes(
     return None  # Its draws need not come from a partition.
   seed = tf.constant(seed)
   if estimator.takes_rows:
-    return _enumerate_pool(estimator, problem, parameters, most_outcomes, seed)
+    return enumerate_pool(estimator, problem, parameters, most_outcomes, seed)
   f, distribution = problem(*map(tf.convert_to_tensor, parameters))
   try:
     num_values = partition_of(distribution).num_values
@@ -188,43 +189,63 @@ def enumerate_outcomes(
   )
 
 
-def _enumerate_pool(
+def enumerate_pool(
   estimator: Any,
   problem: Problem,
   parameters: Sequence[TensorLike],
   most_outcomes: int,
-  seed: StatelessSeed,
+  seed: StatelessSeed = (0, 0),
+  traced: bool = False,
 ) -> Outcomes | None:
   """Returns the `Outcomes` of a pooled estimator, one call for each.
 
   The parameters are not tiled: that would change the pool.
+
+  Args:
+    estimator: A `GradientEstimator` that is pooled.
+    problem: Callable that takes the parameters and returns the pair
+      `(f, distribution)`, with an `f(z, rows)`.
+    parameters: List of `Tensor`s.
+    most_outcomes: Python `int`, the largest number of outcomes to enumerate.
+    seed: As in `enumerate_outcomes`.
+    traced: Python `bool`, whether to call a `tf.function`, which takes less
+      time if there are many outcomes. Then `problem` must not need eager mode.
+
+  Returns:
+    outcomes: As in `enumerate_outcomes`.
   """
   parameters = [tf.convert_to_tensor(p) for p in parameters]
+  seed = tf.constant(seed)
   _, distribution = problem(*parameters)
   found = estimator.outcomes(partition_of(distribution))
   if found is None or len(found[0]) > most_outcomes:
     return None
-  values, gradients = [], []
-  for u, chance in zip(*found, strict=True):
+
+  def estimate(u: tf.Tensor, chance: tf.Tensor) -> tuple[Any, Any, tf.Tensor]:
     with tf.GradientTape() as tape:
       tape.watch(parameters)
       f, distribution = problem(*parameters)
-      atoms = estimator.atoms_at(
-        partition_of(distribution), tf.constant(u, tf.float64)
-      )
+      atoms = estimator.atoms_at(partition_of(distribution), u)
       integrand = estimator.integrand(f, atoms)
       value = estimate_at(atoms, integrand, distribution, estimator, seed)
-      total = chance * tf.reduce_sum(value)
+      total = tf.cast(chance, value.dtype) * tf.reduce_sum(value)
     own = tape.gradient(total, parameters, unconnected_gradients='zero')
-    values.append(value.numpy())
-    gradients.append([g.numpy() for g in own])
+    return value, own, tf.shape(atoms.weights)[0]
+
+  if traced:
+    estimate = tf.function(estimate, autograph=False)
+  results = [
+    estimate(tf.constant(u, tf.float64), tf.constant(chance, tf.float64))
+    for u, chance in zip(*found, strict=True)
+  ]
+  values, gradients, num_atoms = zip(*results, strict=True)
   shape = [-1] + [1] * distribution.batch_shape.rank
   return Outcomes(
     np.reshape(found[1], shape),
     np.stack(values),
     [np.stack(g) for g in zip(*gradients, strict=True)],
     # For each member of the batch, as for other estimators.
-    atoms.weights.shape[0] / distribution.batch_shape.num_elements(),
+    int(num_atoms[0]) / distribution.batch_shape.num_elements(),
   )
 
 
