@@ -1,5 +1,8 @@
 """Diagnostics of pooled budgets: evaluations, comparisons, suggestions."""
 
+import sys
+
+import matplotlib
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -9,6 +12,9 @@ from errors import raises
 import internals
 import tfp_rb
 from tfp_rb import baselines, diagnostics
+
+matplotlib.use('Agg')
+import matplotlib.pyplot as plt
 
 tfd = tfp.distributions
 
@@ -429,3 +435,44 @@ def test_arguments_of_evaluations_are_checked(arguments, kind, argument):
   }
   with raises(kind, argument):
     diagnostics.evaluations_per_row(**{**given, **arguments})
+
+
+def test_evaluations_are_plotted_row_by_row():
+  figure, ax = plt.subplots()
+  evaluations, masses = np.array([[1.0, 3.0], [2.0, 1.0]]), np.eye(2)
+  for label in ('one', 'two'):
+    found = diagnostics.plot_evaluations(evaluations, masses, ax, label)
+    assert found is ax
+  first, mean, second, _ = ax.get_lines()
+  np.testing.assert_allclose(
+    first.get_xydata(), [[1.0, 1.0], [0.0, 3.0], [0.0, 2.0], [1.0, 1.0]]
+  )
+  np.testing.assert_allclose(mean.get_ydata(), 1.75)
+  assert first.get_marker() != second.get_marker()
+  assert first.get_linestyle() == 'None'
+  assert ax.get_xlabel() == '1 - q(best), probability'
+  assert [t.get_text() for t in ax.get_legend().get_texts()] == ['one', 'two']
+  plt.close(figure)
+
+
+def test_a_plot_of_evaluations_needs_as_many_masses():
+  with raises(ValueError, 'masses'):
+    diagnostics.plot_evaluations(np.ones([3]), np.ones([2, 3]))
+
+
+def test_a_plot_of_evaluations_needs_matplotlib(monkeypatch):
+  monkeypatch.setitem(sys.modules, 'matplotlib.pyplot', None)
+  with raises(ImportError, 'matplotlib'):
+    diagnostics.plot_evaluations([1.0], [0.5])
+
+
+def test_variances_at_fractions_of_an_evaluation_are_plotted():
+  figure, ax = plt.subplots()
+  rows = [
+    diagnostics.Comparison('pooled', x, 1.0 / x, (0.5, 2.0), None, product=1.0)
+    for x in (1.25, 1.5, 1.75)
+  ]
+  diagnostics.plot_variance(rows, ax=ax)
+  low, high = ax.get_xlim()
+  assert sum(low < tick < high for tick in ax.get_xticks()) > 2
+  plt.close(figure)

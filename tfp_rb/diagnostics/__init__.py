@@ -10,7 +10,12 @@ from tfp_rb.diagnostics._evaluations import evaluations_per_row
 from tfp_rb.diagnostics._mass import rest_mass
 from tfp_rb.diagnostics._moments import GradientMoments, exact_moments
 from tfp_rb.diagnostics._pairs import sampled_moments
-from tfp_rb.diagnostics._plots import plot_bounds, plot_mass, plot_variance
+from tfp_rb.diagnostics._plots import (
+  plot_bounds,
+  plot_evaluations,
+  plot_mass,
+  plot_variance,
+)
 from tfp_rb.diagnostics._suggest import Option, Suggestion, suggest
 from tfp_rb.diagnostics.callback import GradientVariance
 
@@ -25,6 +30,7 @@ __all__ = [
   'evaluations_per_row',
   'exact_moments',
   'plot_bounds',
+  'plot_evaluations',
   'plot_mass',
   'plot_variance',
   'rest_mass',

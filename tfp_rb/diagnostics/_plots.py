@@ -12,7 +12,7 @@ from tfp_rb.internal.types import TensorLike
 if TYPE_CHECKING:  # matplotlib is optional and slow to import.
   from matplotlib.axes import Axes
 
-__all__ = ['plot_bounds', 'plot_mass', 'plot_variance']
+__all__ = ['plot_bounds', 'plot_evaluations', 'plot_mass', 'plot_variance']
 
 _MARKERS = 'osD^vxP*'
 _LINES = ('-', '--', '-.', ':')
@@ -147,6 +147,66 @@ def plot_mass(
   if label is not None:
     ax.legend()
   return _with_whole_numbers(ax)
+
+
+def plot_evaluations(
+  evaluations: TensorLike,
+  masses: TensorLike,
+  ax: 'Axes | None' = None,
+  label: str | None = None,
+) -> 'Axes':
+  """Plots the evaluations of each row against how uncertain the row is.
+
+  Each marker is a row. The dashed line is the mean over the rows: what each of
+  them would get from a budget per row.
+
+  Args:
+    evaluations: Array of `batch_shape`, from `evaluations_per_row`.
+    masses: `Tensor` of the same shape, `1 - q(best)` of each row: pass
+      `rest_mass(q, 1)[1]`.
+    ax: A matplotlib `Axes`, to which markers are added. Default: the axes of a
+      new figure.
+    label: Python `str`, the label in the legend. Default: no legend.
+
+  Returns:
+    ax: The `Axes`.
+
+  Raises:
+    ImportError: matplotlib is not installed.
+    ValueError: `evaluations` and `masses` have different shapes.
+
+  #### Examples
+
+  ```python
+  q = tfp.distributions.Categorical(
+      logits=[[9., 0., 0.], [0., 0.5, 0.5], [7., 0., 0.]])
+  evaluations = tfp_rb.diagnostics.evaluations_per_row(
+      q, tfp_rb.pooled(budget=5))
+  ax = tfp_rb.diagnostics.plot_evaluations(
+      evaluations, tfp_rb.diagnostics.rest_mass(q, 1)[1])
+  ax.get_ylabel()  # ==> evaluations of f
+  ```
+  """
+  numbers, doubts = np.asarray(evaluations), np.asarray(masses)
+  if numbers.shape != doubts.shape:
+    raise ValueError(
+      '`masses` must have the shape of `evaluations`, '
+      f'{numbers.shape}; got {doubts.shape}. Pass `rest_mass(q, 1)[1]`.'
+    )
+  ax = _axes('plot_evaluations') if ax is None else ax
+  # The style follows the number of series that are there already.
+  style = _style(len(ax.get_lines()) // 2) | {'linestyle': 'none'}
+  (line,) = ax.plot(doubts.ravel(), numbers.ravel(), label=label, **style)
+  mean = float(np.mean(numbers))
+  ax.axhline(mean, color=line.get_color(), linestyle='--', linewidth=1.0)
+  ax.set(
+    xlabel='1 - q(best), probability',
+    ylabel='evaluations of f',
+  )
+  ax.set_ylim(bottom=0.0)
+  if label is not None:
+    ax.legend()
+  return ax
 
 
 def plot_bounds(
