@@ -9,6 +9,7 @@ __all__ = [
   'leading',
   'size',
   'take',
+  'with_batch',
   'with_event_rank',
 ]
 
@@ -77,6 +78,21 @@ def take(values, index):
   # Move [m] back to the front.
   order = [rank, *range(rank), *range(rank + 1, taken.shape.rank)]
   return tf.transpose(taken, order)
+
+
+def with_batch(x, batch_shape, event_rank=0):
+  """Gives the batch another shape with the same number of members.
+
+  Args:
+    x: `Tensor` of shape `[n] + batch + event`.
+    batch_shape: The new batch shape, a list of ints and scalar Tensors.
+    event_rank: Python `int`, the rank of `event`.
+
+  Returns:
+    x: `Tensor` of shape `[n] + batch_shape + event`.
+  """
+  event = as_list(x)[x.shape.rank - event_rank :]
+  return tf.reshape(x, [leading(x), *batch_shape, *event])
 
 
 def with_event_rank(x, values):

@@ -172,7 +172,7 @@ class BlockedTable:
     if sums.shape[-1] > 1:
       block = random.search_index(sums[tf.newaxis], u[..., 0])
     else:
-      block = tf.zeros(shapes.as_list(u)[:-1], tf.int32)
+      block = tf.zeros_like(u[..., 0], tf.int32)
     inside = self._take(tf.transpose(block))  # [rows, num_draws, block_size]
     masses = tf.exp(inside - self._highest[..., tf.newaxis])
     if index is not None:

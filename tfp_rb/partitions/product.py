@@ -279,15 +279,15 @@ class Product(Partition):
       law = tfd.BatchReshape(factor.distribution, batch_shape)
       factor = Reshaped(factor, batch_shape, law)
     rank = self._sites.log_rest.shape.rank
-    event = shapes.as_list(self._sites.values)[1 + rank :]
+    event_rank = self._sites.values.shape.rank - 1 - rank
 
     def extract(joint):
-      return tf.reshape(joint, [shapes.leading(joint), *batch_shape, *event])
+      return shapes.with_batch(joint, batch_shape, event_rank)
 
     def insert(joint, values):
       del joint  # There are no other sites to keep.
-      shape = [*self.batch_shape, *self._site_shape, *event]
-      return tf.reshape(values, [shapes.leading(values), *shape])
+      shape = [*self.batch_shape, *self._site_shape]
+      return shapes.with_batch(values, shape, event_rank)
 
     return [SiteGroup(factor, extract, insert)]
 

@@ -51,7 +51,8 @@ class Table(Partition):
     # The 8 bits of bfloat16 are too few for masses that sum to 1.
     logits = dtypes.at_least_float32(logits)
     batch_shape = shapes.as_list(logits)[:-1]
-    self._table = tf.reshape(logits, [shapes.size(batch_shape), num_values])
+    self._num_rows = shapes.size(batch_shape)
+    self._table = tf.reshape(logits, [self._num_rows, num_values])
     self._blocks = BlockedTable(self._table)
     self._index = None  # the numbers of `values`, [rows, k]
     self._rest_sums = None  # the mass of the rest by block, [rows, blocks]
@@ -77,14 +78,10 @@ class Table(Partition):
     """Raises if the dtype of the distribution cannot hold its values."""
 
   def _unflatten(self, x):  # [n, rows] -> [n] + batch_shape
-    return tf.reshape(x, [shapes.leading(x), *self.batch_shape])
+    return shapes.with_batch(x, self.batch_shape)
 
-  def _flatten(self, x):  # [n] + batch_shape + rest -> [n, rows] + rest
-    rank = self.log_rest.shape.rank
-    rows = shapes.size(self.batch_shape)
-    return tf.reshape(
-      x, [shapes.leading(x), rows, *shapes.as_list(x)[1 + rank :]]
-    )
+  def _flatten(self, x, event_rank=0):  # [n] + batch_shape -> [n, rows]
+    return shapes.with_batch(x, [self._num_rows], event_rank)
 
   def best(self, num_summed):
     num_summed = min(num_summed, self.num_values)
@@ -125,7 +122,8 @@ class Table(Partition):
     )
 
   def rest_from_uniforms(self, u):
-    index = self._blocks.search(self._index, self._rest_sums, self._flatten(u))
+    u = self._flatten(u, event_rank=1)
+    index = self._blocks.search(self._index, self._rest_sums, u)
     return self.encode(self._unflatten(index))
 
   def _log_prob(self, values):

@@ -106,15 +106,10 @@ class Reshaped(Wrapped):
     return Reshaped(base, self._outer, self.distribution)
 
   def outward(self, x, event_rank=0):
-    return _reshape_batch(x, self._outer, event_rank)
+    return shapes.with_batch(x, self._outer, event_rank)
 
   def inward(self, x, event_rank=0):
-    return _reshape_batch(x, self._inner, event_rank)
-
-
-def _reshape_batch(x, batch_shape, event_rank):
-  event = shapes.as_list(x)[x.shape.rank - event_rank :]
-  return tf.reshape(x, [shapes.leading(x), *batch_shape, *event])
+    return shapes.with_batch(x, self._inner, event_rank)
 
 
 class Broadcast(Wrapped):
