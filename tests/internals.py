@@ -9,7 +9,7 @@ import tensorflow as tf
 import tfp_rb
 from tfp_rb import datasets
 from tfp_rb._expectation import estimate_at
-from tfp_rb.designs import draw, is_draw, pooled, whole_of
+from tfp_rb.designs import allocation, draw, is_draw, whole_of
 from tfp_rb.designs.subsets import leave_one_out_weights
 from tfp_rb.diagnostics._closed_forms import Row as ClosedFormRow
 from tfp_rb.diagnostics._closed_forms import variance as closed_form_variance
@@ -40,6 +40,7 @@ __all__ = [
   'Convolutions',
   'Frames',
   'WithDraws',
+  'allocation',
   'ask_server',
   'bias_of',
   'closed_form_variance',
@@ -63,14 +64,15 @@ __all__ = [
   'patch_step_seed',
   'patch_timeout',
   'plain_class',
+  'pooled_cells',
   'pooled_estimate',
+  'pooled_outcomes',
   'pooled_sample',
   'registered_classes',
   'registered_partitions',
   'relaxation_of',
   'search_index',
   'seed_of_evaluation',
-  'select',
   'serialize',
   'softmax',
   'split_joint',
@@ -219,22 +221,26 @@ def seed_of_evaluation(model, batch):
   return model._test_seed(batch)
 
 
+def pooled_cells(distribution, estimator):
+  """What the rows of a distribution offer a pool."""
+  return estimator._candidates(whole_of(distribution)).cells
+
+
+def pooled_outcomes(distribution, estimator, most_outcomes=100_000):
+  """Pairs of the uniforms of an outcome of a pool, and of its probability."""
+  found = estimator.outcomes(whole_of(distribution), most_outcomes)
+  return list(zip(*found, strict=True))
+
+
 def pooled_sample(distribution, estimator, u, seed=(0, 0)):
-  """The `Atoms` of a pooled estimator, given the uniform of its inclusion."""
-  u = tf.constant(u, tf.float64)
+  """The `Atoms` of a pooled estimator, given the uniforms of its inclusion."""
+  u = tf.convert_to_tensor(u, tf.float64)
   return estimator.atoms_at(whole_of(distribution), u, tf.constant(seed))
 
 
 def pooled_estimate(f, distribution, estimator, u):
-  """As `expectation`, given the uniform of the inclusion."""
+  """As `expectation`, given the uniforms of the inclusion."""
   atoms = pooled_sample(distribution, estimator, u)
   integrand = estimator.integrand(f, atoms)
   seed = tf.constant([0, 0])
   return estimate_at(atoms, integrand, distribution, estimator, seed)
-
-
-def select(priority, num_included, u):
-  """Which candidates are included, given the uniform."""
-  return pooled.select(
-    tf.constant(priority, tf.float64), num_included, tf.constant(u, tf.float64)
-  )

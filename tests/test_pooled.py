@@ -1,6 +1,5 @@
 """One budget for a whole batch: allocation, atoms, and no bias."""
 
-import itertools
 import json
 
 import numpy as np
@@ -37,15 +36,6 @@ def naive_priority(probs):
   return (ordered * norm)[:, 1:].T
 
 
-def pieces(priority, number):
-  """Uniforms in the middle of the pieces between which outcomes differ."""
-  level = naive_level(priority, number)
-  p = np.minimum(1.0, priority / level)
-  ends = np.mod(np.cumsum(np.where(p < 1.0 - 1e-9, p, 0.0)), 1.0)
-  ends = np.unique(np.concatenate([[0.0, 1.0], ends]))
-  return [(0.5 * (a + b), b - a) for a, b in itertools.pairwise(ends)]
-
-
 def random_logits(rng, num_rows, num_values):
   scale = rng.choice([0.2, 1.0, 4.0], size=[num_rows, 1])
   return scale * rng.normal(size=[num_rows, num_values])
@@ -53,13 +43,18 @@ def random_logits(rng, num_rows, num_values):
 
 def mean_over_outcomes(estimate, outcomes, variables):
   """Mean value and gradients of `estimate(outcome)`."""
+
+  @tf.function(autograph=False)
+  def run(u):
+    with tf.GradientTape() as tape:
+      value = estimate(u)
+    gradients = tape.gradient(value, variables, unconnected_gradients='zero')
+    return [value, *map(tf.convert_to_tensor, gradients)]
+
   totals = [0.0] * (1 + len(variables))
   for outcome, chance in outcomes:
-    with tf.GradientTape() as tape:
-      value = estimate(outcome)
-    gradients = tape.gradient(value, variables, unconnected_gradients='zero')
-    results = [value, *map(tf.convert_to_tensor, gradients)]
-    totals = [t + chance * np.asarray(r) for t, r in zip(totals, results)]
+    results = run(tf.constant(outcome, tf.float64))
+    totals = [t + chance * r.numpy() for t, r in zip(totals, results)]
   return totals
 
 
@@ -91,8 +86,8 @@ def test_value_and_gradient_are_unbiased(name, number):
     q = tfd.Categorical(logits=logits)
     return internals.pooled_estimate(f, q, estimator, u)
 
-  probs = tf.nn.softmax(logits).numpy()
-  outcomes = pieces(naive_priority(probs).ravel(), number - 3)
+  q = tfd.Categorical(logits=logits)
+  outcomes = internals.pooled_outcomes(q, estimator)
   actual = mean_over_outcomes(estimate, outcomes, [logits, cost])
   with tf.GradientTape() as tape:
     scale = 1.0 + 0.1 * tf.reduce_sum(logits**2, axis=-1)
@@ -122,7 +117,7 @@ def test_the_hessian_is_unbiased():
       tf.reduce_sum(logits**3, axis=-1), rows
     )
 
-  probs = tf.nn.softmax(logits).numpy()
+  q = tfd.Categorical(logits=logits)
   actual = sum(
     chance
     * product(
@@ -130,7 +125,7 @@ def test_the_hessian_is_unbiased():
         f, tfd.Categorical(logits=logits), estimator, u
       )
     )
-    for u, chance in pieces(naive_priority(probs).ravel(), 2)
+    for u, chance in internals.pooled_outcomes(q, estimator)
   )
   expected = product(
     lambda: (
@@ -150,7 +145,7 @@ def test_a_value_whose_natural_score_vanishes_is_included():
   found = {
     float(z)
     for u in np.linspace(0.01, 0.99, 50)
-    for z in internals.pooled_sample(q, estimator, u).values.numpy()
+    for z in internals.pooled_sample(q, estimator, [u] * 5).values.numpy()
   }
   assert 4.0 in found
 
@@ -211,8 +206,16 @@ def test_weights_of_a_row_sum_to_one_and_atoms_are_as_many_as_the_budget(
     np.testing.assert_allclose(
       atoms.log_prob, log_probs[rows, atoms.values.numpy()], atol=1e-12
     )
-    pairs = set(zip(rows, atoms.values.numpy(), strict=True))
-    assert len(pairs) == number
+    values, is_draw = atoms.values.numpy(), atoms.pool.is_draw.numpy()
+    pairs = list(zip(rows[~is_draw], values[~is_draw], strict=True))
+    assert len(set(pairs)) == len(pairs)  # Only independent draws may repeat.
+
+
+def cells_of(priority):
+  """Cells of one row, whose best value has a mass but no other role."""
+  weights = tf.concat([[1.0], tf.constant(priority, tf.float64)], axis=0)
+  weights = weights[tf.newaxis]
+  return internals.allocation.Cells(weights, tf.ones_like(weights), False)
 
 
 def test_inclusion_probabilities_are_those_of_least_variance():
@@ -220,11 +223,12 @@ def test_inclusion_probabilities_are_those_of_least_variance():
   for _ in range(50):
     priority = rng.exponential(size=12) ** 3
     number = int(rng.integers(1, 12))
-    p = np.zeros(12)
-    for u, chance in pieces(priority, number):
-      index = internals.select(priority, number, u).index.numpy()
-      assert len(set(index)) == number
-      p[index] += chance
+    cells = cells_of(priority)
+    spent = internals.allocation.allocate(cells, number)
+    p = np.where(
+      spent.is_summed[0], 1.0, np.diff(spent.line.numpy(), prepend=0.0)
+    )[1:]
+    np.testing.assert_allclose(np.sum(p), number, atol=1e-9)
     np.testing.assert_allclose(
       p, np.minimum(1.0, priority / naive_level(priority, number)), atol=1e-9
     )
@@ -235,18 +239,88 @@ def test_inclusion_probabilities_are_those_of_least_variance():
     assert np.sum(priority**2 / other) >= bound * (1.0 - 1e-6)
 
 
-def test_many_candidates_of_float32_leave_no_mass_out_of_reach():
+@pytest.mark.parametrize('scale', [0.1, 3.0])
+def test_many_candidates_of_float32_leave_no_mass_out_of_reach(scale):
   rng = np.random.default_rng(2)
-  logits = tf.constant(0.1 * rng.normal(size=[64, 4624]), tf.float32)
-  priority = naive_priority(tf.nn.softmax(logits).numpy().astype(np.float64))
-  priority = priority.ravel()
+  logits = tf.constant(scale * rng.normal(size=[64, 4624]), tf.float32)
+  q = tfd.Categorical(logits=logits)
+  estimator = tfp_rb.pooled(budget=384, num_candidates=4624)
+  cells = internals.pooled_cells(q, estimator)
+  spent = internals.allocation.allocate(cells, 320)
+  # Each cell that is not summed has a length on one of the two lines, and each
+  # line ends where it should.
+  on_line = np.diff(spent.line.numpy(), prepend=0.0).reshape([64, 4624])
+  drawn = np.diff(spent.masses.numpy(), prepend=0.0).reshape([64, 4624])
+  assert np.all(spent.is_summed.numpy() | (on_line > 0.0) | (drawn > 0.0))
+  assert spent.line.numpy()[-1] == int(spent.num_points)
+  slots = int(spent.num_certain) + int(spent.num_points)
+  further = spent.num_draws - tf.cast(spent.draws_best, tf.int32)
+  assert slots + np.sum(further) == 320
   for u in (1e-12, 0.3, 1.0 - 1e-12):
-    selection = internals.select(priority, 320, u)
-    index = selection.index.numpy()
-    assert len(set(index)) == 320 and np.all(priority[index] > 0.0)
-    # The points lie where they should: one in each 320th of the total.
-    share = np.cumsum(priority)[index] / np.sum(priority)
-    assert np.max(np.abs(share - (np.arange(320) + u) / 320)) < 1.0 / 320
+    chosen = internals.allocation.select(
+      cells, spent, 320, tf.fill([385], tf.constant(u, tf.float64))
+    )
+    assert np.all(chosen.weights.numpy() > 0.0)
+    rows = chosen.cell.numpy() // 4624
+    np.testing.assert_array_equal(rows[:64], np.arange(64))
+    points = chosen.cell.numpy()[384 - int(spent.num_points) :]
+    # One in each unit of the line.
+    end = spent.line.numpy()[points]
+    assert np.all(np.floor(end + 1.0 - u) >= np.arange(len(points)))
+    assert len(set(points)) == len(points)
+
+
+@pytest.mark.parametrize(
+  'logits',
+  [
+    [[0.0, 0.1, -0.1, 0.2, 0.1, 0.0], [9.0, 0.0, 1.0, 0.0, 0.5, 0.0]],
+    [[0.0, 0.1, -0.1, 0.2, 0.1, 0.0], [0.3, 0.0, 0.1, 0.0, 0.2, 0.0]],
+    [[3.0, 0.1, -0.1, 0.2, 0.1, 0.0], [0.3, 0.0, 0.1, 0.0, 0.2, 0.0]],
+  ],
+  ids=['one flat row', 'flat rows', 'a row in between'],
+)
+@pytest.mark.parametrize('number', [3, 4])
+def test_flat_rows_are_drawn_with_the_others_as_baseline(logits, number):
+  rng = np.random.default_rng(number)
+  variable = tf.Variable(np.array(logits))
+  cost = tf.constant(20.0 + rng.normal(size=[2, 6]))
+  f = lambda z, rows: tf.gather_nd(cost, tf.stack([rows, z], axis=-1))
+  estimator = tfp_rb.pooled(budget=number)
+  q = tfd.Categorical(logits=variable)
+  outcomes = internals.pooled_outcomes(q, estimator)
+
+  def estimate(u):
+    q = tfd.Categorical(logits=variable)
+    return internals.pooled_estimate(f, q, estimator, u)
+
+  actual = mean_over_outcomes(estimate, outcomes, [variable])
+  with tf.GradientTape() as tape:
+    value = tf.reduce_sum(tf.nn.softmax(variable) * cost, axis=-1)
+  for a, e in zip(actual, [value, tape.gradient(value, variable)]):
+    np.testing.assert_allclose(a, e, atol=1e-10)
+  atoms = internals.pooled_sample(q, estimator, outcomes[0][0])
+  pool = atoms.pool
+  drawn = np.bincount(pool.rows.numpy()[pool.is_draw.numpy()], minlength=2)
+  assert not np.any(drawn == 1)  # A single draw would have no baseline.
+  if number == 4 and logits[1][0] < 1.0 and logits[0][0] < 1.0:
+    np.testing.assert_array_equal(drawn, [2, 2])
+
+
+def test_an_offset_of_f_does_not_matter():
+  logits = np.array([[0.0, 0.1, -0.1, 0.2, 0.1], [6.0, 0.0, 1.0, 0.0, 0.5]])
+  variable = tf.Variable(logits)
+  estimator = tfp_rb.pooled(budget=4)
+  gradients = []
+  for offset in (0.0, 1e8):
+    with tf.GradientTape() as tape:
+      value = tfp_rb.expectation(
+        lambda z, rows, c=offset: tf.cast(z, tf.float64) + c,
+        tfd.Categorical(logits=variable),
+        estimator,
+        seed=SEED,
+      )
+    gradients.append(tape.gradient(value, variable).numpy())
+  np.testing.assert_allclose(*gradients, atol=1e-6)
 
 
 def test_spare_slots_repeat_a_best_value_without_weight():
@@ -323,17 +397,14 @@ def test_row_weights_move_evaluations_and_leave_every_row_unbiased():
   estimator = tfp_rb.pooled(budget=7, row_weights=weights)
   q = tfd.Categorical(logits=logits)
   f = lambda z, rows: tf.cast(z, tf.float64)
-  rows = [0, 1, 2, 3]
-  scaled = np.maximum(weights, 1e-3 * np.mean(weights))
-  priority = naive_priority(probs) * scaled
   total, count = 0.0, 0.0
-  for u, chance in pieces(priority.ravel(), 3):
+  for u, chance in internals.pooled_outcomes(q, estimator):
     value = internals.pooled_estimate(f, q, estimator, u)
     total = total + chance * value.numpy()
     atoms = internals.pooled_sample(q, estimator, u)
     count = count + chance * np.bincount(atoms.pool.rows, minlength=4)
   np.testing.assert_allclose(total, probs @ np.arange(3.0), atol=1e-10)
-  assert count[3] == np.max(count) > 2.5 and np.argmin(count) in rows[:1]
+  assert count[3] == np.max(count) > 2.5 and np.argmin(count) == 0
 
 
 def test_it_is_silent_where_the_target_is_reached():
@@ -370,7 +441,7 @@ def test_learned_offsets_are_regressed_on_what_is_included():
 
 def test_a_config_round_trips():
   estimator = tfp_rb.pooled(
-    tfp_rb.REINFORCE(num_samples=3),
+    tfp_rb.REINFORCE(baseline=2.0),
     budget_per_row=np.float32(1.25),
     num_candidates=5,
     row_weights=[1.0, 2.0],
@@ -379,7 +450,8 @@ def test_a_config_round_trips():
   copy = type(estimator).from_config(config)
   assert copy.budget_per_row == 1.25 and isinstance(copy.budget_per_row, float)
   np.testing.assert_array_equal(copy.row_weights, [1.0, 2.0])
-  assert (copy.num_samples, copy.num_candidates) == (3, 5)
+  assert copy.num_candidates == 5
+  assert repr(copy.estimator) == repr(estimator.estimator)
 
 
 Q = tfd.Categorical(logits=np.zeros([3, 4]))
@@ -394,6 +466,11 @@ def pooled_f(z, rows):
   ('kind', 'argument', 'call'),
   [
     (ValueError, 'budget', lambda: tfp_rb.pooled()),
+    (
+      ValueError,
+      'num_samples',
+      lambda: tfp_rb.pooled(tfp_rb.REINFORCE(num_samples=2), budget=4),
+    ),
     (ValueError, 'budget', lambda: tfp_rb.pooled(budget=4, budget_per_row=2.0)),
     (ValueError, 'budget_per_row', lambda: tfp_rb.pooled(budget_per_row=1.0)),
     (TypeError, 'budget', lambda: tfp_rb.pooled(budget=4.0)),

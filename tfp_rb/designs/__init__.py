@@ -22,6 +22,7 @@ from tfp_rb.designs.integrand import (
 from tfp_rb.designs.pooled import (
   PooledIntegrand,
   include,
+  most_candidates,
   offer,
   outcomes,
   sum_by_row,
@@ -51,6 +52,7 @@ __all__ = [
   'include',
   'is_draw',
   'make_atoms',
+  'most_candidates',
   'needs_rows',
   'offer',
   'outcomes',

@@ -35,13 +35,16 @@ class Pool(NamedTuple):
 
   Attributes:
     rows: `int32` `Tensor` of shape `[N]`, an index into the flattened batch.
-    anchors: `Tensor` of shape `[N]`. The atoms of a row that are included for
-      certain have their share of the probability here, which sum to 1; the
-      others have 0. So the sum of `anchors * f` is a constant of each row.
+    anchors: `Tensor` of shape `[N]`. The atoms of a row that are summed have
+      their share of the probability here, which sum to 1; the others have 0. So
+      the sum of `anchors * f` is a constant of each row.
+    is_draw: Boolean `Tensor` of shape `[N]`, whether an atom is one of several
+      independent draws of its row.
   """
 
   rows: tf.Tensor
   anchors: tf.Tensor
+  is_draw: tf.Tensor
 
 
 class Atoms(NamedTuple):

@@ -15,6 +15,7 @@ from tfp_rb.designs import (
   PooledIntegrand,
   Whole,
   include,
+  most_candidates,
   offer,
   outcomes,
   pool_scope,
@@ -37,8 +38,8 @@ from tfp_rb.internal.types import (
 
 __all__ = ['Pooled', 'pooled']
 
-# A support of at most this many values is listed in full; otherwise a row
-# offers as many best values, and draws from its rest.
+# A support of at most this many values is listed in full. Otherwise, so many
+# best values of a row are listed.
 _MOST_CANDIDATES = 64
 
 
@@ -52,8 +53,8 @@ def pooled(
 ) -> GradientEstimator:
   """Returns an estimator that spends one budget over the whole batch.
 
-  A batch has rows that are certain and rows that are not. The best value of
-  each row is always evaluated; the other evaluations go to the values, of all
+  A batch has rows that are certain and rows that are not. Each row gets one
+  evaluation, at its best value; the other evaluations go to the values, of all
   rows, that matter most:
 
   ```none
@@ -64,8 +65,10 @@ def pooled(
 
   `s_i` is the norm of the score, and `c` makes the probabilities sum to the
   number of evaluations that are left. (The mean of `f` over the values of a row
-  that are included for certain takes the place of `f(best)`.) Value, gradient
-  and Hessian are unbiased. `f` is called once, at `N` atoms.
+  that are included for certain takes the place of `f(best)`.) A flat row gets
+  its share of the evaluations as independent draws with a leave-one-out
+  baseline instead, if that promises less variance. Value, gradient and Hessian
+  are unbiased. `f` is called once, at `N` atoms.
 
   `f` takes two arguments: `f(z, rows)`, with values `z` of shape
   `[N] + event_shape` and `rows`, `int32[N]`, an index into the flattened batch.
@@ -74,14 +77,14 @@ def pooled(
   with other estimators.
 
   This pays where the rows differ, above all where most of them are certain. If
-  all rows are flat, a budget per row with `baselines.LeaveOneOut` is better.
+  all rows are alike, a budget per row with `baselines.LeaveOneOut` does as
+  well.
 
   Args:
     estimator: What is evaluated at an atom: `REINFORCE` without a baseline or
       with a constant or `baselines.Learned`, or `NVIL`. The level of a row,
       `f(best)`, is subtracted first, so such a baseline is an offset to it.
-      `num_samples` is the number of draws from the rest of a row that are among
-      its candidates, where the support is not listed in full. Default:
+      Its `num_samples` must be 1: the pool decides how often it draws. Default:
       `REINFORCE()`.
     budget: Python `int` `N`, larger than the number of rows `B`. With fewer
       candidates than `N`, all of them are evaluated.
@@ -89,7 +92,8 @@ def pooled(
       `N = max(B + 1, ceil(budget_per_row * B))`. The number of rows may then be
       unknown while tracing, though not under XLA.
     num_candidates: Python `int`, how many of the best values of a row are
-      candidates. Default: all values if they are at most 64, otherwise 64.
+      listed; the values beyond are only drawn. Default: all values if they are
+      at most 64, otherwise 64.
     row_weights: `Tensor` of the batch shape: how much a row counts in the loss.
       The allocation then minimises the variance of the weighted sum. A weight
       below 0.001 of the mean counts as that much, so that every row stays
@@ -130,6 +134,11 @@ def pooled(
     raise TypeError(
       f'`estimator` cannot be pooled: {reason} Use `REINFORCE` without a '
       'baseline or with `baselines.Learned`, or `NVIL`.'
+    )
+  if estimator.num_samples != 1:
+    raise ValueError(
+      '`num_samples` of `estimator` must be 1, because the pool decides how '
+      f'often it draws; got {estimator.num_samples}. Increase the budget.'
     )
   if (budget is None) == (budget_per_row is None):
     raise ValueError(
@@ -201,7 +210,8 @@ class Pooled(Wrapper):
 
   def choose_atoms(self, whole: Whole, seed: StatelessSeed) -> Atoms:
     draw_seed, pool_seed = random.split_seed(seed, n=2)
-    return self.atoms_at(whole, random.uniform([], pool_seed), draw_seed)
+    u = random.uniform([1 + self._num_atoms(whole)], pool_seed)
+    return self.atoms_at(whole, u, draw_seed)
 
   def atoms_at(
     self, whole: Whole, u: tf.Tensor, seed: StatelessSeed = (0, 0)
@@ -210,16 +220,33 @@ class Pooled(Wrapper):
 
     Args:
       whole: The whole `Partition`.
-      u: `float64` scalar `Tensor`, uniform in (0, 1).
+      u: `float64` `Tensor` of shape `[1 + N]`, uniform in (0, 1).
       seed: Stateless seed of the draws from the rests, if there are any.
 
     Returns:
       atoms: `Atoms`.
     """
-    num_candidates = self._num_candidates(whole)
-    candidates = offer(whole, num_candidates, self.num_samples, seed)
-    num_atoms = self._num_atoms(whole, num_candidates)
-    return include(whole, candidates, num_atoms, self._row_weights(whole), u)
+    candidates = self._candidates(whole)
+    return include(whole, candidates, self._num_atoms(whole), u, seed)
+
+  def outcomes(
+    self, whole: Whole, most_outcomes: int
+  ) -> tuple[np.ndarray, np.ndarray] | None:
+    """Returns the uniforms of all outcomes, and their probabilities.
+
+    Args:
+      whole: The whole `Partition`.
+      most_outcomes: Python `int`.
+
+    Returns:
+      outcomes: Arrays of shape `[T, 1 + N]` and `[T]`; `None` if there are more
+        than `most_outcomes`, or draws of values that are not listed.
+    """
+    candidates = self._candidates(whole)
+    return outcomes(candidates, self._num_atoms(whole), most_outcomes)
+
+  def _candidates(self, whole: Whole) -> Any:
+    return offer(whole, self._num_candidates(whole), self._row_weights(whole))
 
   def _row_weights(self, whole: Whole) -> tf.Tensor | None:
     """Returns the weights of the rows, if they have the batch shape."""
@@ -234,22 +261,6 @@ class Pooled(Wrapper):
       )
     return row_weights
 
-  def outcomes(self, whole: Whole) -> tuple[list[float], list[float]] | None:
-    """Returns uniforms of all outcomes, and their probabilities.
-
-    Args:
-      whole: The whole `Partition`.
-
-    Returns:
-      outcomes: Two lists; `None` if there are draws from a rest as well.
-    """
-    num_candidates = self._num_candidates(whole)
-    candidates = offer(whole, num_candidates, self.num_samples, (0, 0))
-    if candidates.num_listed < candidates.weights.shape[0]:
-      return None
-    num_atoms = self._num_atoms(whole, num_candidates)
-    return outcomes(whole, candidates, num_atoms, self._row_weights(whole))
-
   def _num_candidates(self, whole: Whole) -> int:
     num_values = whole.best(0).num_values
     if self.num_candidates is None:
@@ -262,12 +273,10 @@ class Pooled(Wrapper):
       )
     return self.num_candidates
 
-  def _num_atoms(self, whole: Whole, num_candidates: int) -> Any:
+  def _num_atoms(self, whole: Whole) -> Any:
     """`N`: a Python `int` if the number of rows is known statically."""
     num_rows = shapes.size(whole.batch_shape)
-    num_offered = num_candidates
-    if num_candidates != whole.best(0).num_values:
-      num_offered += self.num_samples
+    num_offered = most_candidates(whole, self._num_candidates(whole))
     if isinstance(num_rows, int):
       num_atoms: Any = self.budget
       if self.budget_per_row is not None:

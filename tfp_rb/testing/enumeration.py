@@ -217,8 +217,8 @@ def enumerate_pool(
   parameters = [tf.convert_to_tensor(p) for p in parameters]
   seed = tf.constant(seed)
   _, distribution = problem(*parameters)
-  found = estimator.outcomes(partition_of(distribution))
-  if found is None or len(found[0]) > most_outcomes:
+  found = estimator.outcomes(partition_of(distribution), most_outcomes)
+  if found is None:
     return None
 
   def estimate(u: tf.Tensor, chance: tf.Tensor) -> tuple[Any, Any, tf.Tensor]:
