@@ -206,9 +206,28 @@ def test_exact_moments_of_several_parameters_are_those_of_all_components():
   )
 
 
-def test_exact_moments_refuse_a_batch():
-  with raises(ValueError, 'problem'):
-    diagnostics.exact_moments(reinforce(), problem, [np.stack([LOGITS] * 2)])
+@pytest.mark.parametrize('baseline', [None, baselines.LeaveOneOut()])
+def test_exact_moments_of_a_batch_are_those_of_the_sum(baseline):
+  estimator = reinforce(1, 2, baseline)
+  rows = [LOGITS, LOGITS[::-1], 2.0 * LOGITS]
+  moments = [
+    diagnostics.exact_moments(estimator, problem, [row]) for row in rows
+  ]
+  actual = diagnostics.exact_moments(estimator, problem, [np.stack(rows)])
+  variance = sum(m.variance for m in moments)
+  np.testing.assert_allclose(actual.variance, variance, atol=ATOL)
+  mean = np.stack([m.mean[0] for m in moments])
+  np.testing.assert_allclose(actual.mean[0], mean, atol=ATOL)
+  assert actual.bias < ATOL
+  assert actual.num_evaluations == moments[0].num_evaluations
+
+
+def test_exact_moments_of_a_batch_refuse_noise():
+  logits = np.stack([LOGITS, LOGITS])
+  row = zoo.DIFFERENTIATING['REBAR']
+  estimator = row.make(1, noisy_problem(tf.constant(logits))[1])
+  with raises(ValueError, 'estimator'):
+    diagnostics.exact_moments(estimator, noisy_problem, [logits])
 
 
 def noisy_problem(logits):
@@ -562,6 +581,13 @@ def test_bounds_refuse_a_countable_support():
   )
   with raises(ValueError, 'problem'):
     diagnostics.variance_bounds(reinforce(), case, [LOGITS])
+
+
+def test_bounds_refuse_a_batch():
+  with raises(ValueError, 'problem'):
+    diagnostics.variance_bounds(
+      tfp_rb.REINFORCE(), problem, [np.stack([LOGITS, LOGITS])]
+    )
 
 
 def test_bounds_need_a_single_draw():

@@ -231,6 +231,29 @@ def test_a_pool_is_compared_with_a_budget_for_each_row():
   assert rows[0].product == 2.0 * rows[0].variance
 
 
+def test_a_pool_is_compared_with_others_exactly():
+  problem = lambda logits: (by_rows, tfd.Categorical(logits=logits))
+  leave_one_out = tfp_rb.REINFORCE(baselines.LeaveOneOut())
+  rows = diagnostics.compare(
+    {
+      'pooled': tfp_rb.pooled(budget_per_row=2.0),
+      'per row': tfp_rb.rao_blackwellize(leave_one_out, budget=2),
+      'Exact': tfp_rb.Exact(),
+    },
+    lambda e: diagnostics.exact_moments(e, problem, [LOGITS]),
+  )
+  assert [row.name for row in rows] == ['Exact', 'pooled', 'per row']
+  assert [row.num_evaluations for row in rows] == [3, 2.0, 2]
+  assert max(row.bias for row in rows) < 1e-12
+  assert rows[0].variance < 1e-20
+
+
+def test_a_function_of_rows_without_a_batch_is_refused():
+  problem = lambda logits: (by_rows, tfd.Categorical(logits=logits))
+  with raises(ValueError, 'problem'):
+    diagnostics.exact_moments(tfp_rb.REINFORCE(), problem, [LOGITS[0]])
+
+
 # Suggestions.
 
 
@@ -258,6 +281,18 @@ def suggest(logits, cost, budget):
 def pool_of(table):
   (option,) = (o for o in table if o.estimator.takes_rows)
   return option
+
+
+def test_variances_of_a_batch_are_those_of_the_estimators():
+  logits = np.reshape(MIXED, [2, 2, 4])  # also of a batch of rank 2
+  problem = lambda x: (look_up(MIXED_COST), tfd.Categorical(logits=x))
+  q = tfd.Categorical(logits=tf.constant(logits))
+  table = diagnostics.suggest(look_up(MIXED_COST), q, budget=2).table
+  assert len(table) == 7
+  for option in table:
+    moments = diagnostics.exact_moments(option.estimator, problem, [logits])
+    np.testing.assert_allclose(option.variance, moments.variance, rtol=1e-8)
+    assert moments.num_evaluations == 2
 
 
 def enumerated_variance(option, problem, parameters):

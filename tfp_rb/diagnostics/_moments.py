@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tfp_rb.designs import needs_rows
 from tfp_rb.estimators.base import GradientEstimator
-from tfp_rb.internal.types import Problem, TensorLike
+from tfp_rb.internal.types import Distribution, Problem, TensorLike
 from tfp_rb.partitions import check_discrete
 from tfp_rb.testing import enumeration
 from tfp_rb.testing.enumeration import flat
@@ -79,20 +80,21 @@ def exact_moments(
   Args:
     estimator: A `GradientEstimator`.
     problem: Callable that takes the `parameters` and returns the pair
-      `(f, distribution)`. It is called with the parameters themselves, for
-      which the distribution must not have a batch, and with the parameters
-      stacked along a new first axis, so `f` and the distribution must follow
-      TFP's batch semantics. Members of a batch are drawn independently: add up
-      their variances.
+      `(f, distribution)`. Without a batch, it is also called with the
+      parameters stacked along a new first axis, so `f` and the distribution
+      must follow TFP's batch semantics. With a batch it gets the parameters
+      themselves, and the moments are those of the gradient of the sum over the
+      batch. Then `f(z, rows)` serves `pooled` and all other estimators.
     parameters: List of floating-point `Tensor`s, preferably float64, with
       respect to which the gradient is taken.
-    most_outcomes: Python `int`, the largest number of outcomes to enumerate.
+    most_outcomes: Python `int`, the largest number of outcomes to enumerate; of
+      each row, if rows are drawn independently.
 
   Returns:
     moments: `GradientMoments`.
 
   Raises:
-    ValueError: The distribution has a batch, or the outcomes cannot be
+    ValueError: `f` takes rows and there is no batch, or the outcomes cannot be
       enumerated. The reason is an infinite support, too many outcomes, a
       sampler with dependent draws (except draws without replacement), or
       further noise of the estimator.
@@ -113,10 +115,19 @@ def exact_moments(
   ```
   """
   parameters = [tf.convert_to_tensor(p) for p in parameters]
-  outcomes = enumerate_all(estimator, problem, parameters, most_outcomes)
-  variance = total_variance(outcomes)
-  # The gradients contain the probabilities: their sum is the mean.
-  mean = [g.sum(axis=0) for g in outcomes.weighted_gradients]
+  f, distribution = problem(*parameters)
+  check_discrete(distribution)
+  if distribution.batch_shape.rank and not estimator.takes_rows:
+    mean, variance, num_evaluations = _moments_of_rows(
+      estimator, problem, parameters, most_outcomes
+    )
+  else:
+    _check_function(f, estimator)
+    outcomes = enumerate_all(estimator, problem, parameters, most_outcomes)
+    variance = total_variance(outcomes)
+    # The gradients contain the probabilities: their sum is the mean.
+    mean = [g.sum(axis=0) for g in outcomes.weighted_gradients]
+    num_evaluations = outcomes.num_evaluations
   # The derivative of the explicit sum, Equation (2) of the paper.
   _, reference = enumeration.exact_reference(
     problem, parameters, takes_rows=estimator.takes_rows
@@ -128,9 +139,54 @@ def exact_moments(
     interval=(variance, variance),
     bias=bias,  # of an unbiased estimator: a rounding error
     bias_interval=(bias, bias),
-    num_evaluations=outcomes.num_evaluations,
+    num_evaluations=num_evaluations,
     is_exact=True,
   )
+
+
+def _check_function(f: Any, estimator: GradientEstimator) -> None:
+  """Raises if `f` takes rows that would change with the outcomes."""
+  if needs_rows(f) and not estimator.takes_rows:
+    raise ValueError(
+      '`problem` must return an `f(z)` if its distribution has no batch; got '
+      'an `f(z, rows)`. Give the distribution a batch, or remove `rows`.'
+    )
+
+
+def _moments_of_rows(
+  estimator: GradientEstimator,
+  problem: Problem,
+  parameters: Sequence[tf.Tensor],
+  most_outcomes: int,
+) -> tuple[list[np.ndarray], float, float]:
+  """Returns mean, total variance and evaluations of independent rows."""
+  first, second = (
+    enumeration.enumerate_rows(
+      estimator, problem, parameters, most_outcomes, seed
+    )
+    for seed in ((0, 0), (0, 1))
+  )
+  # An outcome that depends on the seed has further noise.
+  if (
+    first is None
+    or second is None
+    or not np.array_equal(
+      flat(first.gradients), flat(second.gradients), equal_nan=True
+    )
+  ):
+    _, distribution = problem(*parameters)
+    raise _not_enumerable(estimator, distribution, most_outcomes)
+  chances, gradients, num_evaluations = first
+  mean, variance = [], 0.0
+  for gradient in gradients:  # [T, B] + shape
+    by_row = gradient.reshape([*chances.shape, -1]).astype(np.float64)
+    weights = chances.astype(np.float64)[..., np.newaxis]
+    # An impossible outcome has no gradient: it would be 0 / 0.
+    by_row = np.where(weights > 0.0, by_row, 0.0)
+    of_row = np.sum(weights * by_row, axis=0)  # [B, size]
+    variance += float(np.sum(weights * (by_row - of_row) ** 2))
+    mean.append(np.sum(of_row, axis=0).reshape(gradient.shape[2:]))
+  return mean, variance, num_evaluations
 
 
 def enumerate_all(
@@ -153,13 +209,19 @@ def enumerate_all(
     estimator, problem, parameters, most_outcomes
   )
   if outcomes is None:
-    raise ValueError(
-      f'`estimator` must have at most {most_outcomes} outcomes, independent '
-      f'draws and no other noise; got {estimator!r} for a '
-      f'`{type(distribution).__name__}`. Increase `most_outcomes`, reduce '
-      '`num_samples`, or use `sampled_moments`.'
-    )
+    raise _not_enumerable(estimator, distribution, most_outcomes)
   return outcomes
+
+
+def _not_enumerable(
+  estimator: GradientEstimator, distribution: Distribution, most_outcomes: int
+) -> ValueError:
+  return ValueError(
+    f'`estimator` must have at most {most_outcomes} outcomes, independent '
+    f'draws and no other noise; got {estimator!r} for a '
+    f'`{type(distribution).__name__}`. Increase `most_outcomes`, reduce '
+    '`num_samples`, or use `sampled_moments`.'
+  )
 
 
 def total_variance(outcomes: enumeration.Outcomes) -> float:

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_rb._expectation import estimate_at
-from tfp_rb.designs import make_atoms, serve_rows
+from tfp_rb.designs import make_atoms, needs_rows, serve_rows
 from tfp_rb.estimators.base import GradientEstimator
 from tfp_rb.internal import random
 from tfp_rb.internal.types import (
@@ -33,8 +33,10 @@ from tfp_rb.testing.scripts import (
 
 __all__ = [
   'Outcomes',
+  'RowOutcomes',
   'enumerate_outcomes',
   'enumerate_pool',
+  'enumerate_rows',
   'enumerate_without_noise',
   'exact_reference',
   'flat',
@@ -60,6 +62,20 @@ class Outcomes(NamedTuple):
   probabilities: np.ndarray
   values: np.ndarray
   weighted_gradients: list[np.ndarray]
+  num_evaluations: float
+
+
+class RowOutcomes(NamedTuple):
+  """All outcomes of each row of a batch; there are `T`, and `B` rows.
+
+  Attributes:
+    probabilities: Array of shape `[T, B]` that sums to 1 over `T`.
+    gradients: List of arrays, `[T, B]` plus the shape of a parameter.
+    num_evaluations: As in `Outcomes`.
+  """
+
+  probabilities: np.ndarray
+  gradients: list[np.ndarray]
   num_evaluations: float
 
 
@@ -120,6 +136,8 @@ def _count(
       num_evaluations += values.shape[0]
     return f(values)
 
+  if needs_rows(f):
+    f = serve_rows(f, distribution.batch_shape)
   _estimate(estimator, counted, distribution, counter, seed)
   return counter.num_values, num_evaluations
 
@@ -151,24 +169,12 @@ def enumerate_outcomes(
   if estimator.takes_rows:
     return enumerate_pool(estimator, problem, parameters, most_outcomes, seed)
   f, distribution = problem(*map(tf.convert_to_tensor, parameters))
-  try:
-    num_values = partition_of(distribution).num_values
-  except NotRegisteredError:
+  listed = _list_draws(estimator, f, distribution, most_outcomes, seed)
+  if listed is None:
     return None
-  # A single draw has as many outcomes as there are values.
-  if num_values is None or num_values > most_outcomes:
-    return None
-  try:
-    sizes, num_evaluations = _count(estimator, f, distribution, seed)
-  except NotEnumerableError:
-    return None
-  num_outcomes = math.prod(sizes)  # T
-  if num_outcomes > most_outcomes:
-    return None
-
-  index = np.indices(sizes, np.int32).reshape([len(sizes), num_outcomes])
-  script = Script(tf.constant(index.T), distribution.batch_shape.rank)
-  tiled = tile(parameters, num_outcomes)
+  index, num_evaluations = listed
+  script = Script(tf.constant(index), distribution.batch_shape.rank)
+  tiled = tile(parameters, len(index))
   with tf.GradientTape() as tape:
     tape.watch(tiled)
     f_of_tiled, distribution = problem(*tiled)
@@ -185,6 +191,103 @@ def enumerate_outcomes(
     probabilities.numpy(),
     values.numpy(),
     [g.numpy() for g in gradients],
+    num_evaluations,
+  )
+
+
+def _list_draws(
+  estimator: GradientEstimator,
+  f: Integrand,
+  distribution: Distribution,
+  most_outcomes: int,
+  seed: StatelessSeed,
+) -> tuple[np.ndarray, int] | None:
+  """Lists which values are drawn in each outcome.
+
+  Args:
+    estimator: A `GradientEstimator`.
+    f: Callable of atoms.
+    distribution: A discrete distribution.
+    most_outcomes: Python `int`.
+    seed: Stateless seed.
+
+  Returns:
+    index: `int32` array of shape `[T, draws]`.
+    num_evaluations: Python `int`. Instead of the pair, `None` if the outcomes
+      cannot be listed.
+  """
+  try:
+    num_values = partition_of(distribution).num_values
+  except NotRegisteredError:
+    return None
+  # A single draw has as many outcomes as there are values.
+  if num_values is None or num_values > most_outcomes:
+    return None
+  try:
+    sizes, num_evaluations = _count(estimator, f, distribution, seed)
+  except NotEnumerableError:
+    return None
+  num_outcomes = math.prod(sizes)  # T
+  if num_outcomes > most_outcomes:
+    return None
+  index = np.indices(sizes, np.int32).reshape([len(sizes), num_outcomes])
+  return index.T, num_evaluations
+
+
+def enumerate_rows(
+  estimator: GradientEstimator,
+  problem: Problem,
+  parameters: Sequence[TensorLike],
+  most_outcomes: int,
+  seed: StatelessSeed = (0, 0),
+) -> RowOutcomes | None:
+  """Returns the outcomes of each row of a batch, which are independent.
+
+  In outcome `t`, every row draws its value number `t`. So there are as many
+  outcomes as of one row, and the parameters are not tiled.
+
+  Args:
+    estimator: A `GradientEstimator` that is not pooled.
+    problem: Callable that takes the parameters and returns the pair
+      `(f, distribution)`, with a batch, and an `f(z)` or `f(z, rows)` that
+      works in a `tf.function`.
+    parameters: List of `Tensor`s.
+    most_outcomes: Python `int`, the largest number of outcomes of a row.
+    seed: As in `enumerate_outcomes`.
+
+  Returns:
+    outcomes: `RowOutcomes`, or `None` as in `enumerate_outcomes`.
+  """
+  if type(estimator).sample_atoms is not GradientEstimator.sample_atoms:
+    return None
+  parameters = [tf.convert_to_tensor(p) for p in parameters]
+  seed = tf.constant(seed)
+  f, distribution = problem(*parameters)
+  listed = _list_draws(estimator, f, distribution, most_outcomes, seed)
+  if listed is None:
+    return None
+  index, num_evaluations = listed
+  batch_shape = distribution.batch_shape
+
+  def gradients_of(draws: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    # The first dimension of the batch stands for the outcomes of a script.
+    draws = tf.broadcast_to(draws, [batch_shape[0], draws.shape[0]])
+    script = Script(draws, batch_shape.rank - 1)
+    with tf.GradientTape() as tape:
+      tape.watch(parameters)
+      f, distribution = problem(*parameters)
+      values = _estimate(estimator, f, distribution, script, seed)
+      values = tf.reshape(values, [-1])  # [B]
+    chances = tf.broadcast_to(script.probabilities, batch_shape)
+    gradients = tape.jacobian(values, parameters, unconnected_gradients='zero')
+    return tf.reshape(chances, [-1]), gradients
+
+  traced = tf.function(gradients_of, autograph=False)
+  results = [traced(tf.constant(draws)) for draws in index]
+  chances, gradients = zip(*results, strict=True)
+  return RowOutcomes(
+    np.stack(chances),
+    [np.stack(g) for g in zip(*gradients, strict=True)],
     num_evaluations,
   )
 
@@ -313,7 +416,7 @@ def exact_reference(
     probs = tf.exp(atoms.log_prob)
     # `make_atoms` replaced impossible values, which must not count twice.
     probs = tf.where(atoms.weights > 0.0, probs, tf.zeros_like(probs))
-    if takes_rows:
+    if takes_rows or needs_rows(f):
       f = serve_rows(f, whole.batch_shape)
     value = f(atoms.values)
     value = tf.reduce_sum(tf.cast(probs, value.dtype) * value, axis=0)
