@@ -89,7 +89,7 @@ clean:  ## Remove builds and caches; keep the environment and outputs/
 # `.installed-x` says that the package is installed with the extra `x`, and is
 # as old as the start of that installation: it appears only on success, and an
 # edit of setup.py in the meantime counts as newer. `test` contains `examples`.
-# Compat: a script beside the clone would else take its folder for the package.
+# Compat: otherwise a script next to the clone would import its folder.
 $(VENV)/.installed-%: setup.py
 	@{ test -f '$(VENV)/pyvenv.cfg' && $(RUN) -m pip --version; } \
 	  >/dev/null 2>&1 || { \

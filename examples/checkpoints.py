@@ -1,8 +1,8 @@
-"""Files `last.keras` and `best.keras` of a run.
+"""Writes the files `last.keras` and `best.keras` of a run.
 
-As of `keras.callbacks.ModelCheckpoint`, but by way of the disk: Keras makes
-such a file up in memory, where 200 MB of weights take 320 MB more. And whoever
-is stopped while one is written keeps the one that was.
+It differs from `keras.callbacks.ModelCheckpoint` in two ways. It assembles a
+file on the disk, not in memory, where 200 MB of weights take 320 MB more. And
+if a run is stopped while it writes a file, the previous file remains.
 """
 
 import shutil
@@ -12,7 +12,7 @@ import keras
 
 
 class Checkpoints(keras.callbacks.Callback):
-  """Writes the model after every epoch, and keeps the best one besides."""
+  """Writes the model after every epoch, and also keeps the best one."""
 
   def __init__(self, folder, monitor, best=float('inf')):
     """Makes the callback.

@@ -367,7 +367,7 @@ def write_csv(path, paths, steps):
 
 
 def tables(paths, as_published):
-  """Log losses (of the first dataset) and gaps, the paper's beside them."""
+  """Returns log losses (of the first dataset) and gaps, next to the paper's."""
   lines = [
     'Log of the mean loss, dataset 0'
     + as_published * ' (in brackets: the paper, on data of its own)',
@@ -377,8 +377,8 @@ def tables(paths, as_published):
     line = f'{name:28s}{title_of(k, n):8s}{num_calls(name, k, n):6d}'
     for step, paper in zip(PAPER_STEPS, PAPER_LOG_LOSSES[k, n]):
       ours = log_means(losses)[step - 1, 0] if step <= len(losses) else np.nan
-      beside = as_published and name == PUBLISHED
-      line += f'{f"{ours:.3f}" + beside * f" ({paper:.3f})":>15s}'
+      has_paper = as_published and name == PUBLISHED
+      line += f'{f"{ours:.3f}" + has_paper * f" ({paper:.3f})":>15s}'
     lines.append(line)
   step, several = min(PAPER_STEPS[-1], len(losses)), losses.shape[1] > 1
   lines += [
@@ -399,8 +399,8 @@ def tables(paths, as_published):
         relative = [np.std(x, -1) / np.mean(x, -1) for x in (high, low)]
         errors = np.hypot(*relative) / high.shape[-1] ** 0.5
         title = f'{title_of(*worse)} minus {title_of(*better)}'
-        beside = f'{paper:7.3f}{simulated:>14s}' if name == PUBLISHED else ''
-        line = f'{name:27s}{title:19s}{beside:21s}'
+        others = f'{paper:7.3f}{simulated:>14s}' if name == PUBLISHED else ''
+        line = f'{name:27s}{title:19s}{others:21s}'
         for gap, error in zip(gaps, errors):
           line += f'{gap:8.3f}' + several * f' ({error:.3f})'
         lines.append(line)

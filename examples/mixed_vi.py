@@ -3,15 +3,16 @@
 A Bayesian mixture of 5 Gaussians in the plane, 200 observations: the latent
 variables are the 5 means (continuous) and the 200 assignments (discrete). The
 mean-field surrogate posterior is fitted by `tfp_rb.vi.fit_surrogate_posterior`
-as it comes: all 5 clusters are summed at each of the 200 assignments in turn,
-1000 evaluations of the target in one call.
+with default settings. It sums all 5 clusters at each of the 200 assignments in
+turn, which takes 1000 evaluations of the target in one call.
 
-Against it, with the same 1000 evaluations a step, the same initial values and
-Adam (SCORE_FUNCTION at the best of three learning rates):
+It is compared with the following methods. All use 1000 evaluations per step,
+the same initial values and Adam (SCORE_FUNCTION at the best of three learning
+rates):
 
 * TFP's `fit_surrogate_posterior`, which reparameterizes. The assignments cannot
-  be, so their gradient is noise around 0.
-* TFP's SCORE_FUNCTION, of all variables and without a baseline.
+  be reparameterized, so their gradient is noise around 0.
+* TFP's SCORE_FUNCTION for all variables, without a baseline.
 * The joint Rao-Blackwellization: the best of the 5^200 joint assignments summed
   and 999 drawn, with a leave-one-out baseline.
 

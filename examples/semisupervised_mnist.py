@@ -322,7 +322,8 @@ def main(argv):
   )  # fmt: skip
   if FLAGS.tune and not FLAGS['epochs'].present:
     epochs = 10  # as the paper
-  if FLAGS.demo:  # as long, whatever is at hand
+  if FLAGS.demo:
+    # The number of steps hardly depends on how many images there are.
     epochs = 5 * min(4, max(1, round(45_000 / len(split.unlabeled[1]))))
     num_seeds, warm_epochs = 1, 50
   settings = {}

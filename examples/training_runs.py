@@ -152,7 +152,7 @@ def resume(model, folder, steps_per_epoch):
 
 
 def write(path, text):
-  """All of it, or nothing: whoever is stopped leaves the file that was."""
+  """Writes a file. If it is stopped, the previous file remains."""
   unfinished = path.with_name(f'{path.name}.{os.getpid()}')
   unfinished.write_text(text)
   unfinished.replace(path)

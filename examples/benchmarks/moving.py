@@ -150,9 +150,9 @@ def check(digits):
 
 
 def print_shares(times):
-  """What is spent beside the attention and the optimizer."""
+  """Prints the share of a step outside the attention and the optimizer."""
   alone = np.median(times[ATTENTION_ONLY])
-  print('\nShare of a step beside attention and optimizer:')
+  print('\nShare of a step outside the attention and the optimizer:')
   for (library, method), t in times.items():
     if library == 'tfp_rb' and (library, method) != ATTENTION_ONLY:
       print(f'{method:26s}{1.0 - alone / np.median(t):8.1%}')

@@ -34,10 +34,10 @@ BASE = 'RB-REINFORCE+'
 
 
 def of_independent_draws(row, num_summed, num_draws):
-  """Variance of REINFORCE+ with a draw `z'` of its own for every atom.
+  """Returns the variance of REINFORCE+ if every atom has its own draw `z'`.
 
-  Each atom brings the variance of its `f(z')`; the draws from the rest bring
-  that of `(f - E[f]) s` besides.
+  Each atom contributes the variance of its `f(z')`. The draws from the rest
+  also contribute that of `(f - E[f]) s`.
 
   Args:
     row: `closed_forms.Row`, values in the order of their probabilities.

@@ -113,7 +113,7 @@ def main(argv):
         about,
       )
     )
-    # After each row: whoever stops it keeps what there is.
+    # Written after each row, so that a stopped run keeps its results.
     gradient_variance.write(output / 'variances.csv', rows)
     gradient_variance.plot(output / 'variances.png', rows, 'attention')
 

@@ -5,9 +5,9 @@ on the CPU. A step is: 64 unlabeled and 64 labeled images binarized anew, the
 objective (weights 0.9 and 0.1, exact entropy), its gradient, Adam. The images
 are in memory beforehand. In one process:
 
-* tfp_rb: all methods of `examples/semisupervised_mnist.py`, by a bare loop over
-  a compiled `train_step` of 37 steps. For RB an epoch of `model.fit` besides,
-  and the same epoch by that loop.
+* tfp_rb: all methods of `examples/semisupervised_mnist.py`, in a bare loop over
+  a compiled `train_step` of 37 steps. For RB also an epoch of `model.fit`, and
+  the same epoch with that loop.
 * PyTorch, eager, as a user would write it: one encoder and decoder forward for
   each category, in a loop. RB loops over the most probable one and one drawn
   from the rest, Exact over all ten; `torch.optim.Adam`. Once more with the
@@ -114,7 +114,7 @@ def check(gradients, data):
     return
   model = experiment.make_model('Exact', seed=0)
   bias = model.encoder.layers[-1].bias
-  # Scales of nearly nothing: whatever the noise is, `z` is the mean.
+  # The scales are almost 0, so that `z` is the mean for any noise.
   bias.assign(np.repeat([0.0, -20.0], LATENT_DIM))
   *images, labels = (x[0, 0] for x in data)
   images = [(x > 127).astype(np.float32) for x in images]
