@@ -74,7 +74,8 @@ def pooled(
   `[N] + event_shape` and `rows`, `int32[N]`, an index into the flattened batch.
   It gathers what belongs to a row, `tf.gather(images, rows)`, and returns a
   Tensor of shape `[N]`. The result of `expectation` has the batch shape, as
-  with other estimators.
+  with other estimators. They take the same `f`, if its argument is named
+  `rows`. `diagnostics.evaluations_per_row` tells which rows get more.
 
   This pays where the rows differ, above all where most of them are certain. If
   all rows are alike, a budget per row with `baselines.LeaveOneOut` does as
