@@ -115,6 +115,11 @@ def _leave_one_out(frame, num_samples=2, **split):
   )
 
 
+def _pooled(frame, budget_per_row):
+  del frame
+  return tfp_rb.pooled(budget_per_row=budget_per_row)
+
+
 # Estimator by the size of frames, step size, that of its own variables.
 METHODS = {
   'RB-REINFORCE+': (_summed, 1e-3, None),
@@ -123,6 +128,7 @@ METHODS = {
   'NVIL': (_nvil, 1e-3, None),
   'Gumbel': (_gumbel, 5e-5, None),
   'RB-leave-one-out': (_leave_one_out, 1e-3, None),
+  'pooled=6': (functools.partial(_pooled, budget_per_row=6.0), 1e-3, None),
 }
 
 

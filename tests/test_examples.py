@@ -155,3 +155,17 @@ def test_the_readme_shows_the_committed_variances():
     assert {row['estimator'] for row in rows} == set(variance.ESTIMATORS)
     summary = variance.summary(rows).strip()
   assert summary in (EXAMPLES.parent / 'README.md').read_text()
+
+
+@pytest.mark.slow
+def test_pools_are_compared_with_budgets_per_row(tmp_path):
+  printed = scripts.run_command(
+    'examples/benchmarks/pooled.py',
+    f'--output_dir={tmp_path}', '--batches=3', '--estimates=20',
+  )  # fmt: skip
+  with open(tmp_path / 'pooled.csv') as file:
+    rows = list(csv.DictReader(file))
+  assert len(rows) == 27
+  assert all(float(row['ratio']) > 0.0 for row in rows)
+  assert (tmp_path / 'pooled.png').stat().st_size > 10_000
+  assert 'quantiles' in printed

@@ -337,6 +337,16 @@ def test_spare_slots_repeat_a_best_value_without_weight():
   np.testing.assert_allclose(value, [0.0, tf.sigmoid(1.0)], atol=1e-6)
   assert len(seen) == 5
   assert set(seen) <= {(0, 0), (1, 0), (1, 1)}  # nothing impossible
+  weights = estimator.sample_atoms(q, seed=SEED).weights.numpy()
+  assert np.count_nonzero(weights) == 3
+
+
+def test_a_single_candidate_leaves_everything_to_draws():
+  logits = np.random.default_rng(5).normal(size=[3, 4])
+  estimator = tfp_rb.pooled(budget=9, num_candidates=1)
+  atoms = estimator.sample_atoms(tfd.Categorical(logits=logits), seed=SEED)
+  sums = np.bincount(atoms.pool.rows, atoms.weights, 3)
+  np.testing.assert_allclose(sums, 1.0, atol=1e-12)
 
 
 @pytest.mark.parametrize('jit_compile', [False, True])

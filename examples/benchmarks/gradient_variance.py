@@ -54,27 +54,28 @@ def mean_and_interval(values):
   return values.mean(axis=0), NORMAL_95 * error
 
 
-def measure(evaluations, name, loss, groups, num_pairs, about):
-  """A row of the table; also prints it.
+def measure(evaluations, name, measured, num_pairs, about):
+  """Measures a row of the table, and prints it.
 
   Args:
-    evaluations: Python `int`, of `f` for an image.
-    name: Python `str`, of the estimator.
-    loss: Callable, a stateless seed to a scalar `Tensor`.
-    groups: `{name: variables}`.
+    evaluations: Number of evaluations of `f` for an image.
+    name: Python `str`, name of the estimator.
+    measured: List of pairs: a loss, i.e. a callable that takes a stateless seed
+      and returns a scalar `Tensor`, and `{name: variables}`.
     num_pairs: Python `int`.
     about: Dictionary, `checkpoint` and `data`.
 
   Returns:
-    row: Dictionary; `<group>_95` is half the width of an interval.
+    row: Dictionary; `<name>_95` is half the width of an interval.
   """
-  distances = half_squared_distances(loss, list(groups.values()), num_pairs)
   row, cells = {'evaluations': evaluations, 'estimator': name}, ''
-  moments = zip(groups, *mean_and_interval(distances), strict=True)
-  for group, mean, margin in moments:
-    row |= {group: mean, f'{group}_95': margin}
-    cells += f'{mean:12.4g} +- {margin:6.2g}'
-  print(f'{evaluations:3d} {name:28s}{cells}', flush=True)
+  for loss, groups in measured:
+    distances = half_squared_distances(loss, list(groups.values()), num_pairs)
+    moments = zip(groups, *mean_and_interval(distances), strict=True)
+    for group, mean, margin in moments:
+      row |= {group: mean, f'{group}_95': margin}
+      cells += f'{mean:12.4g} +- {margin:6.2g}'
+  print(f'{evaluations:4g} {name:27s}{cells}', flush=True)
   return {**row, 'pairs': num_pairs, **about}
 
 
@@ -93,14 +94,17 @@ def plot(path, rows, column):
   evaluations = sorted({row['evaluations'] for row in rows})
   for i, row in enumerate(rows):
     number = evaluations.index(row['evaluations'])
+    if not row[column]:  # A logarithmic axis has no place for it.
+      axis.text(0.01, i, '0', transform=axis.get_yaxis_transform(), va='center')
+      continue
     axis.errorbar(
       row[column], i, xerr=row[f'{column}_95'], capsize=3,
       fmt='os^D'[number % 4], color=f'C{number}',
     )  # fmt: skip
   axis.set(
     yticks=range(len(rows)),
-    yticklabels=[f'{r["evaluations"]}: {r["estimator"]}' for r in rows],
-    xscale='log',
+    yticklabels=[f'{r["evaluations"]:g}: {r["estimator"]}' for r in rows],
+    xscale='log' if any(row[column] for row in rows) else 'linear',
     xlabel=f'variance of the gradient w.r.t. the {column}, 95 % intervals',
   )
   axis.set_title(

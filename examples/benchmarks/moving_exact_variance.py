@@ -12,7 +12,8 @@ heavy tails, this tells estimators apart.
 Printed is the total variance for one frame, the mean over test frames with an
 interval of 95 % (normal, over the frames); its ratio to that of RB-REINFORCE+,
 with an interval of 95 % (bootstrap of frames); and in how many frames it is
-lower than that of RB-REINFORCE+.
+lower than that of RB-REINFORCE+. The variance of a pooled budget is a mean over
+300 estimates for pools of 64 frames, since it has no closed form.
 """
 
 import functools
@@ -23,8 +24,10 @@ import gradient_variance
 import moving_variance
 import numpy as np
 import tensorflow as tf
+import tensorflow_probability as tfp
 import tqdm
 
+import tfp_rb
 from tfp_rb import datasets, models
 from tfp_rb.diagnostics import _closed_forms as closed_forms
 
@@ -71,6 +74,52 @@ def of_budget(row, budget):
   return of_leave_one_out(row, num_summed, max(budget - num_summed, 1))
 
 
+def of_pools(rows, budget_per_row, num_frames=64, num_estimates=300):
+  """Returns variances of the frames, with one budget for each 64 of them.
+
+  Args:
+    rows: List of `closed_forms.Row`.
+    budget_per_row: Python `float`.
+    num_frames: Python `int`, frames of a pool.
+    num_estimates: Python `int`, gradients that are compared with the exact one.
+
+  Returns:
+    variances: Array of shape `[len(rows)]`.
+  """
+  estimator = tfp_rb.pooled(budget_per_row=budget_per_row)
+  found = []
+  for first in range(0, len(rows), num_frames):
+    q, f = (
+      np.stack([getattr(row, name) for row in rows[first : first + num_frames]])
+      for name in ('q', 'f')
+    )
+    # A constant baseline keeps digits, and changes nothing else.
+    f -= np.sum(q * f, axis=1, keepdims=True)
+    found.append(_mean_squared_error(estimator, q, f, num_estimates))
+  return np.concatenate(found)
+
+
+def _mean_squared_error(estimator, q, f, num_estimates):
+  """Of the gradient w.r.t. the logits, for each row of tables `q` and `f`."""
+  logits, table = tf.constant(np.log(np.maximum(q, 1e-300))), tf.constant(f)
+
+  @tf.function(autograph=False)
+  def squared_error(seed):
+    with tf.GradientTape() as tape:
+      tape.watch(logits)
+      value = tfp_rb.expectation(
+        lambda z, rows: tf.gather_nd(table, tf.stack([rows, z], axis=-1)),
+        tfp.distributions.Categorical(logits=logits),
+        estimator,
+        seed=seed,
+      )
+    error = tape.gradient(value, logits) - q * f  # E[f] is 0
+    return tf.reduce_sum(error**2, axis=-1)
+
+  errors = [squared_error(tf.constant([0, i])) for i in range(num_estimates)]
+  return np.mean(errors, axis=0)
+
+
 plus, loo = of_independent_draws, of_leave_one_out
 # Evaluations of `f`, name, variance of a `Row`.
 ROWS = [
@@ -86,6 +135,8 @@ ROWS = [
   (12, 'RB-leave-one-out 10 + 2', lambda row: loo(row, 10, 2)),
   (12, 'budget=12', functools.partial(of_budget, budget=12)),
 ]  # fmt: skip
+
+POOLS = (2, 4, 6, 12)  # evaluations of `f` per frame
 
 
 def rows_of(model, frames, seed, most_windows=8192):
@@ -135,6 +186,7 @@ def table(rows, about):
     (calls, name): np.array([variance(row) for row in rows])
     for calls, name, variance in ROWS
   }
+  found |= {(n, f'pooled={n}'): of_pools(rows, n) for n in POOLS}
   base = found[12, BASE]
   lines = []
   print(

@@ -107,8 +107,7 @@ def main(argv):
       gradient_variance.measure(
         evaluations,
         name,
-        functools.partial(loss_of, model, frames),
-        variable_groups(model),
+        [(functools.partial(loss_of, model, frames), variable_groups(model))],
         FLAGS.num_pairs,
         about,
       )

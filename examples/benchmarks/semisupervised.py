@@ -53,6 +53,8 @@ TARGETS = (
   (('torch', 'Exact'), ('tfp_rb', 'Exact'), 'at least', 3.0),
   (RB, ('tfp_rb', 'Exact'), 'at most', 0.556),
   (RB, ('tfp_rb', 'REINFORCE'), 'at most', 1.2),
+  (('tfp_rb', 'pooled=1.25'), ('tfp_rb', 'Exact'), 'at most', 0.5),
+  (('tfp_rb', 'pooled=1.25'), ('tfp_rb', 'REINFORCE'), 'at most', 1.06),
   (FIT, BARE, 'at most', 1.1),
 )
 

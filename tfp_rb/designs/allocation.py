@@ -168,21 +168,26 @@ def allocate(cells, num_left):
 
 def _certain(cells, priority, num_left):
   """Returns the cells of the highest priority, and how many are certain."""
-  listed = priority
-  if cells.has_rest:  # No evaluation covers the values that are not listed.
-    listed = tf.concat([priority[:, :-1], tf.zeros_like(priority[:, :1])], 1)
-  num_cells = shapes.size(shapes.as_list(priority))
-  if isinstance(num_left, int) and isinstance(num_cells, int):
-    num_top = min(num_left, num_cells)
+  num_rows, num_cells = shapes.as_list(priority)
+  # Neither the best value, which has a slot, nor the values that are not
+  # listed, which no evaluation covers.
+  num_others = num_cells - 1 - int(cells.has_rest)
+  listed = tf.reshape(priority[:, 1 : 1 + num_others], [-1])
+  num_listed = num_rows * num_others
+  if isinstance(num_left, int) and isinstance(num_listed, int):
+    num_top = min(num_left, num_listed)
   else:
-    num_top = tf.minimum(num_left, num_cells)
-  top, index = tf.math.top_k(tf.reshape(listed, [-1]), num_top)
+    num_top = tf.minimum(num_left, num_listed)
+  top, index = tf.math.top_k(listed, num_top)
   # If the `t` largest are certain, the others share what is left.
   left = tf.cast(num_left - tf.range(num_top), tf.float64)
   above = tf.cumsum(top, exclusive=True)
   is_below = top < (tf.reduce_sum(priority) - above) / left
   any_before = tf.cumsum(tf.cast(is_below, tf.int32)) > 0
-  return index, tf.reduce_sum(tf.cast(~any_before, tf.int32))
+  num_certain = tf.reduce_sum(tf.cast(~any_before, tf.int32))
+  # Count the cells that were left out.
+  row, column = index // max(num_others, 1), index % max(num_others, 1)
+  return row * num_cells + 1 + column, num_certain
 
 
 class _Split(NamedTuple):
@@ -310,9 +315,8 @@ def select(cells, allocation, num_left, u):
     allocation, tf.concat([own, drawn_row], axis=0), num_cells, u[1:]
   )
   found, found_rank = _find_points(allocation, point, u[0])
-  certain = tf.gather(
-    allocation.top, tf.minimum(slot, tf.maximum(tf.size(allocation.top) - 1, 0))
-  )
+  top = tf.concat([allocation.top, [0]], axis=0)  # not empty
+  certain = tf.gather(top, tf.minimum(slot, tf.size(top) - 1))
   is_certain = draw < 0
   # The slots of the rows, then the others: [N] each.
   join = lambda of_rows, others: tf.concat([of_rows, others], axis=0)
