@@ -47,6 +47,26 @@ def test_a_product_needs_no_array_of_all_its_values():
   assert largest_array(partition, *args) <= limit
 
 
+def test_an_exact_sum_over_a_product_needs_no_square_of_its_values():
+  num_sites = 10
+
+  @tf.function(jit_compile=True)
+  def loss_and_gradient(logits):
+    with tf.GradientTape() as tape:
+      tape.watch(logits)
+      q = tfd.Independent(tfd.Bernoulli(logits=logits), 1)
+      loss = tfp_rb.expectation(
+        lambda z: tf.reduce_sum(tf.cast(z, tf.float32), axis=-1),
+        q,
+        tfp_rb.Exact(),
+      )
+    return loss, tape.gradient(loss, logits)
+
+  # All joint values take 10 numbers each; a square of them is 1,024 each.
+  limit = 4 * num_sites * 2**num_sites
+  assert largest_array(loss_and_gradient, tf.zeros([1, num_sites])) <= limit
+
+
 EXACT_ON_PRODUCTS = """
 import resource
 import sys
@@ -90,6 +110,7 @@ for num_sites, limit in ((12, 100), (16, 500)):
 """
 
 
+@pytest.mark.slow
 def test_the_memory_of_exact_on_a_product_is_linear():
   # In a process of its own, since the peak of this one is past.
   processes.run(EXACT_ON_PRODUCTS)

@@ -42,6 +42,7 @@ def read(path):
     return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_our_fit_is_near_cavi_and_the_score_function_is_not(mixed_vi):
   # A third of the steps of the committed run, fewer observations, not compiled.
   # Ours ends 0.05 to 0.1 nats above CAVI with each of three seeds, the other

@@ -53,21 +53,8 @@ def test_there_are_notebooks():
   assert len(NOTEBOOKS) == 5
 
 
-# The first notebook that a reader opens; the others run in `make test-all`.
-FIRST = 'rao_blackwell_in_ten_minutes'
-
-
-@pytest.mark.parametrize(
-  'path',
-  [
-    pytest.param(
-      path,
-      id=path.stem,
-      marks=() if path.stem == FIRST else pytest.mark.slow,
-    )
-    for path in NOTEBOOKS
-  ],
-)
+@pytest.mark.slow
+@named(NOTEBOOKS)
 def test_short_form_runs(path, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   monkeypatch.delenv('TFDS_DATA_DIR', raising=False)

@@ -123,6 +123,8 @@ def test_all_parts_are_trained():
     assert np.any(old != np.asarray(new)), new.path
 
 
+# `test_estimator_model.py` checks the same of a smaller model in `make test`.
+@pytest.mark.slow
 def test_several_steps_in_one_call_are_the_same_steps(monkeypatch):
   # XLA takes long, so it compiles only the several; it has normal numbers of
   # its own, but the same uniform ones.
@@ -148,7 +150,7 @@ def test_several_steps_in_one_call_are_the_same_steps(monkeypatch):
 
 @pytest.mark.parametrize(
   ('make_estimator', 'with_own_optimizer'),
-  [(nvil, False), (relax, True)],
+  [pytest.param(nvil, False, marks=pytest.mark.slow), (relax, True)],
 )
 def test_variables_of_the_estimator_are_trained_and_saved(
   make_estimator, with_own_optimizer, tmp_path
@@ -198,6 +200,8 @@ def test_steps_per_execution_of_keras():
   assert np.isfinite(history.history['loss'][0])
 
 
+# `test_estimator_model.py` checks the same of a smaller model in `make test`.
+@pytest.mark.slow
 def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(tmp_path):
   class Stop(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch, logs=None):

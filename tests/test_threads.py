@@ -126,6 +126,7 @@ for name, compute in seeded.TRACEABLE.items():
 """
 
 
+@pytest.mark.slow
 def test_a_seeded_value_is_the_same_on_two_replicas():
   # In a process of its own: devices are set before the first operation.
   processes.run(ON_TWO_REPLICAS)
