@@ -2,11 +2,9 @@
 
 import tensorflow as tf
 
-from tfp_rb import baselines
-from tfp_rb.designs import Atoms
-from tfp_rb.estimators import REINFORCE
+from tfp_rb.designs import Atoms, whole_of
 from tfp_rb.estimators.base import GradientEstimator, check_estimator
-from tfp_rb.estimators.rao_blackwell import rao_blackwellize
+from tfp_rb.estimators.default import default_estimator
 from tfp_rb.internal import checks, gradients, random
 from tfp_rb.internal.types import (
   Distribution,
@@ -56,10 +54,12 @@ def expectation(
       `[n] + event_shape` and their rows `int32[n]` in the flattened batch.
     distribution: A discrete `tfp.distributions.Distribution`, `q`. As in TFP,
       NaN or negative parameters are reported only with `validate_args=True`.
-    estimator: A `GradientEstimator`. The default sums the most probable value
-      and draws two values from the rest, with a leave-one-out baseline:
-      `rao_blackwellize(REINFORCE(baseline=baselines.LeaveOneOut(),
-      num_samples=2), num_summed=1)`.
+    estimator: A `GradientEstimator`. The default evaluates `f` three times,
+      with a leave-one-out baseline. For a single variable it is
+      `rao_blackwellize(REINFORCE(baselines.LeaveOneOut()), budget=3)`, which
+      sums a support of at most three values exactly. For a product of several
+      sites, and for a distribution without a registered partition, it is
+      `REINFORCE(baselines.LeaveOneOut(), num_samples=3)`.
     seed: As in TFP: a stateless seed (`int32[2]`) gives the same atoms in
       eager mode, in graphs and under XLA; an `int` or `None` is stateful.
     name: Python `str`, name of the scope of the operations.
@@ -87,12 +87,10 @@ def expectation(
   """
   checks.check_callable(f, 'f', 'lambda z: tf.gather(cost, z)')
   check_discrete(distribution)
-  if estimator is None:
-    estimator = rao_blackwellize(
-      REINFORCE(baselines.LeaveOneOut(), num_samples=2), num_summed=1
-    )
-  check_estimator(estimator)
   with tf.name_scope(name or 'expectation'):
+    if estimator is None:
+      estimator = default_estimator(whole_of(distribution))
+    check_estimator(estimator)
     atom_seed, noise_seed = random.split_seed(seed, n=2)
     # Where: the design of the estimator chooses atoms z_i and weights w_i.
     atoms = estimator.sample_atoms(distribution, atom_seed)

@@ -1,18 +1,25 @@
 """A budget of evaluations, split between sums and draws row by row."""
 
+import math
+
 import tensorflow as tf
 
-from tfp_rb.designs.atoms import Atoms, Whole, make_atoms
+from tfp_rb.designs.atoms import Atoms, Whole, everything, make_atoms
 from tfp_rb.internal import shapes
 from tfp_rb.internal.types import StatelessSeed
 
 __all__ = ['atoms_of_budget']
 
+# Rounding must not hide a row that sums values from `_some_row_sums`.
+_SLACK = 1e-3
+
 
 def atoms_of_budget(whole: Whole, budget: int, seed: StatelessSeed) -> Atoms:
   """Splits `budget` evaluations as in Proposition 2 of Liu et al. (2019).
 
-  A row that sums `k` of `N` atoms draws the other `N - k` from its rest.
+  A row that sums `k` of `N` atoms draws the other `N - k` from its rest. If the
+  search for the best values is costly, as in a product of many sites, it runs
+  only if a row of the batch sums any.
 
   Args:
     whole: The whole `Partition`.
@@ -22,6 +29,57 @@ def atoms_of_budget(whole: Whole, budget: int, seed: StatelessSeed) -> Atoms:
   Returns:
     atoms: `Atoms` whose `num_summed` differs between the rows.
   """
+  num_values = whole.num_values
+  if num_values is not None and num_values <= budget:
+    return everything(whole, num_values)
+  if not whole.is_search_costly:
+    return _searched(whole, budget, seed)
+
+  # The branches draw for themselves: under XLA, draws that are made outside
+  # would be copied into a branch and out of it.
+  def drawn() -> tuple[tf.Tensor, ...]:
+    shares = tf.fill(
+      [budget, *whole.batch_shape],
+      tf.constant(1.0 / budget, whole.log_rest.dtype),
+    )
+    nothing = tf.zeros(whole.batch_shape, tf.int32)
+    return whole.draw_rest(budget, seed), shares, nothing
+
+  def searched() -> tuple[tf.Tensor, ...]:
+    # A row that sums nothing is drawn as in the other branch, so that it does
+    # not depend on the other rows.
+    draws, shares, _ = drawn()
+    atoms = _searched(whole, budget, seed)
+    sums = atoms.num_summed > 0  # batch_shape
+    return (
+      tf.where(shapes.with_event_rank(sums, draws[0]), atoms.values, draws),
+      tf.where(sums, atoms.weights, shares),
+      tf.convert_to_tensor(atoms.num_summed),
+    )
+
+  values, weights, num_summed = tf.cond(
+    _some_row_sums(whole, budget), searched, drawn
+  )
+  # Without this, the gradient would have branches as well.
+  weights = tf.stop_gradient(weights)
+  log_prob = whole.log_prob(values)  # [N] + batch_shape
+  return Atoms(values, weights, log_prob, num_summed, partition=whole)
+
+
+def _some_row_sums(whole: Whole, budget: int) -> tf.Tensor:
+  """Returns whether a row sums values, a scalar Boolean.
+
+  `k` values hold at most `k` times the mass of the best one, `q(best)`. So the
+  bound of Proposition 2 satisfies `q(rest_k) / (N - k) >= (1 - k q(best)) /
+  (N - k)`, which is smaller than `1 / N`, the bound of `N` draws, only if
+  `q(best) > 1 / N`. If so, already `k = 1` has a smaller bound.
+  """
+  least = math.log((1.0 - _SLACK) / budget)
+  return tf.reduce_any(whole.log_mode_weight() > least)
+
+
+def _searched(whole: Whole, budget: int, seed: StatelessSeed) -> Atoms:
+  """Returns the atoms of a budget that is less than the number of values."""
   best = whole.best(budget)
   num_atoms = best.values.shape[0]
   if not best.has_rest:

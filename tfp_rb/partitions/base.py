@@ -50,13 +50,18 @@ class Partition:
     distribution: The distribution; `partition_of` sets it.
     num_uniforms: Python `int`, the number of uniforms per draw from the rest;
       `None` if the partition draws from a seed.
+    num_sites: Python `int`, the number of variables of which a value consists:
+      1, or the number of factors of a product; `None` if it is not known.
   """
 
   distribution: Any = None  # `partition_of` sets it.
   num_uniforms: int | None = None
+  num_sites: int | None = 1
   # Whether `excluding` accepts values with a larger batch shape, which the
   # result then has.
   broadcasts: bool = False
+  # Whether `best` costs much more than a draw, and `log_mode_weight` does not.
+  is_search_costly: bool = False
 
   def __init__(
     self,
@@ -225,6 +230,10 @@ class Partition:
     return result.replace(
       distribution=self.distribution, _function=self._function
     )
+
+  def log_mode_weight(self) -> tf.Tensor:
+    """Returns the log-probability of the best value, `batch_shape`."""
+    return self.best(1).log_weights[0]
 
   def excluding(self, values: tf.Tensor) -> 'Partition':
     """Splits the support into the given values and the rest.

@@ -56,6 +56,11 @@ class BlockedTable:
     # `highest`, which may be large.
     return (entries - self._highest) - self._log_sum
 
+  def log_highest(self):
+    """Returns the largest log-probability of each row, `[rows, 1]`."""
+    # The masses are relative to the largest entry.
+    return tf.stop_gradient(-self._log_sum)
+
   def _by_block(self, function):
     """Reduces every block: `[rows, blocks]`."""
     return tf.concat([function(part) for part in self._parts], axis=-1)

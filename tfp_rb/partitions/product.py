@@ -38,6 +38,9 @@ class Product(Partition):
   "symbols" of a site are the values that its partition lists, by number.
   """
 
+  # The best joint values come from a tree of merges, and the rest is a trie.
+  is_search_costly = True
+
   def __init__(self, distribution, sites, site_shape):
     """Makes the partition with `k = 0`.
 
@@ -51,6 +54,7 @@ class Product(Partition):
     self._sites = sites
     self._site_shape = site_shape
     self._num_sites = num_sites = shapes.size(site_shape)
+    self.num_sites = num_sites * sites.num_sites  # Sites may be products.
     self._axes = list(range(-len(site_shape), 0))
     self._listed: Any = (
       None  # the partition of the sites that defines their symbols
@@ -117,6 +121,9 @@ class Product(Partition):
       tf.transpose(joint),
       is_all=num_summed == self.num_values,
     )
+
+  def log_mode_weight(self):
+    return tf.reduce_sum(self._sites.log_mode_weight(), self._axes)
 
   def _split(self, listed, summed, values, log_weights, is_all=False):
     """Splits off the joint values with the symbols `summed`."""

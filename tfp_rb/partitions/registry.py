@@ -30,6 +30,8 @@ tfd = tfp.distributions
 class Sampled(Partition):
   """Stands for a distribution without a partition: it can only be sampled."""
 
+  num_sites = None
+
   def __init__(self, distribution: Distribution, error: Exception) -> None:
     self.distribution = distribution
     # The error says how to register a partition. It is raised only if an

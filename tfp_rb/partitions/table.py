@@ -98,6 +98,9 @@ class Table(Partition):
       _rest_sums=rest_sums,
     )
 
+  def log_mode_weight(self):
+    return tf.reshape(self._blocks.log_highest(), self.batch_shape)
+
   def excluding(self, values):
     # An impossible value may decode to a number outside the table.
     index = tf.clip_by_value(self.decode(values), 0, self._table.shape[-1] - 1)

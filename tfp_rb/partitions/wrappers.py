@@ -27,6 +27,8 @@ class Wrapped(Partition):
   def __init__(self, base):
     self._base = base
     self.num_uniforms = base.num_uniforms
+    self.num_sites = base.num_sites
+    self.is_search_costly = base.is_search_costly
     # Values have shape [k] + batch_shape + event_shape.
     self._event_rank = base.values.shape.rank - 1 - base.log_rest.shape.rank
     super().__init__(
@@ -61,6 +63,9 @@ class Wrapped(Partition):
 
   def best(self, num_summed):
     return self._around(self._base.best(num_summed))
+
+  def log_mode_weight(self):
+    return self.outward(self._base.log_mode_weight()[tf.newaxis])[0]
 
   def excluding(self, values):
     return self._around(self._base.excluding(self.inward_values(values)))

@@ -128,6 +128,9 @@ class Scripted:
   which the estimator draws.
   """
 
+  # A script is read once, in one order. It has no branches to skip a search.
+  is_search_costly = False
+
   def __init__(
     self, inner: Partition, whole: Partition, script: Counter | Script
   ) -> None:
