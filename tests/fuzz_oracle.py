@@ -217,7 +217,10 @@ def _leave_one_out(form, row, j):
   rest = np.sum(row.weights[row.num_summed :])
   num_draws = len(row.weights) - row.num_summed
   if num_draws == 1:
-    return known / mass if mass > 0.0 else 0.0
+    possible = row.weights[summed] > 0.0
+    inverse = 1.0 / row.weights[summed][possible]
+    total = np.sum(inverse)
+    return inverse @ row.f[summed][possible] / total if total > 0.0 else 0.0
   mean = _mean_of_others(row, row.f, j)
   if form == 'rest':
     return mean

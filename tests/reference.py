@@ -231,7 +231,9 @@ def leave_one_out_levels(form):
     for j in range(len(draws)):
       others = [f[z] for i, z in enumerate(draws) if i != j]
       if not others:
-        of_draws.append(known / (1.0 - rest))
+        inverse = [1.0 / q[z] for z in summed]
+        level = sum(v * f[z] for v, z in zip(inverse, summed)) / sum(inverse)
+        of_draws.append(level)
         continue
       mean = np.mean(others)
       share = rest / (2.0 * len(others) ** 2)

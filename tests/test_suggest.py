@@ -40,7 +40,7 @@ def enumerated_variance(q, f, scores, k, num_draws, leave_one_out):
   if not leave_one_out:
     levels = np.zeros_like(drawn)
   elif num_draws == 1:
-    levels = np.full_like(drawn, known / summed)
+    levels = np.full_like(drawn, np.average(f[:k], weights=1.0 / q[:k]))
   else:
     others = (drawn.sum(axis=1, keepdims=True) - drawn) / (num_draws - 1)
     share = mass / (2.0 * (num_draws - 1) ** 2)

@@ -3,7 +3,9 @@
 `tfp_rb.baselines.LeaveOneOut` gives draw `j` the level `a F + (1 - a) mu_j`,
 `F` the mean of `f` over the summed atoms, `mu_j` that over the other draws.
 'rest' is a = 0, 'all' is a = 1 - R with R = q(rest), 'mixed' is
-a = (1 - R) R / (2 (M - 1)^2). All draws are enumerated; numpy only.
+a = (1 - R) R / (2 (M - 1)^2). A single draw has the level 0, B = (1 - R) F, F,
+or the mean of `f` over the summed atoms with weights in proportion to 1 / q.
+All draws are enumerated; numpy only.
 
 Problems: 3 to 10 values; flat (logits of scale 0.1 to 0.5), medium (1 to 2)
 and concentrated q (3 to 6); f normal, plus 10, falling with log q, low at the
@@ -82,10 +84,12 @@ def variances(q, f, num_summed, num_draws):
   mean_summed = summed / (1.0 - rest) if num_summed else summed
   spread = lambda x: x[:, None, None] + nothing
   if num_draws == 1:
+    total = (1.0 / q[:, :num_summed]).sum(axis=1)
     return {
       'none': variance(nothing),
       'B': variance(spread(summed)),
       'B / (1 - R)': variance(spread(mean_summed)),
+      '1 / q': variance(spread((f / q)[:, :num_summed].sum(axis=1) / total)),
     }
   others = (drawn.sum(axis=2, keepdims=True) - drawn) / (num_draws - 1)
   mix = lambda a: variance(spread(a * mean_summed) + (1 - spread(a)) * others)
@@ -153,7 +157,7 @@ def main(argv):
       f"largest excess of '{name}' over 'rest' / (R^2 Var[f] / M): {excess:.2f}"
     )
   print_table(
-    'One draw, variance over the least of the three',
+    'One draw, variance over the least of the four',
     one_draw,
     np.min(list(one_draw.values()), axis=0),
   )

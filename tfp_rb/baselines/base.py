@@ -109,6 +109,31 @@ class DrawsAndSums(NamedTuple):
     """Returns the sum over the summed atoms of `q(z) x(z)`, `batch_shape`."""
     return tf.reduce_sum((1.0 - self.draws) * self.weights * x, axis=0)
 
+  def mean_of_summed(self, x: tf.Tensor) -> tf.Tensor:
+    """Returns the mean of `x` over the summed atoms, in proportion to `1 / q`.
+
+    The least probable of the summed atoms resemble the rest most.
+
+    Args:
+      x: `Tensor` of shape `[m] + batch_shape`.
+
+    Returns:
+      mean: `Tensor` of `batch_shape`; 0 if nothing is summed.
+    """
+    # An impossible atom has weight 0 and a value that is not its own.
+    counts = (self.draws < 0.5) & (self.weights > 0.0)
+    largest = self.weights.dtype.max
+    least = tf.reduce_min(tf.where(counts, self.weights, largest), axis=0)
+    # Divided by the largest share, so that nothing overflows.
+    shares = tf.where(
+      counts,
+      tf.math.divide_no_nan(least, self.weights),
+      tf.zeros_like(self.weights),
+    )
+    return tf.math.divide_no_nan(
+      tf.reduce_sum(shares * x, axis=0), tf.reduce_sum(shares, axis=0)
+    )
+
   def mean_of_others(self, x: tf.Tensor) -> tf.Tensor:
     """Returns an estimate of `E[x | rest]` for each draw, without that draw."""
     if self.of_others is not None:

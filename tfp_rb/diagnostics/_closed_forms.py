@@ -98,10 +98,12 @@ def _levels(
     return mean, 0.0
   summed = row.q[:num_summed]
   # Differences of `f` do not lose digits to a large constant in `f`.
-  excess = float(summed @ (row.f[:num_summed] - mean))
+  above = row.f[:num_summed] - mean
+  excess = float(summed @ above)
   if num_draws == 1:
-    # There is no other draw: the level is the mean over the summed atoms.
-    return -excess / np.sum(summed), 0.0
+    # There is no other draw: the level is a mean over the summed atoms, which
+    # are possible because they are more probable than those of the rest.
+    return -float(np.average(above, weights=summed[-1] / summed)), 0.0
   share = mass / (2.0 * (num_draws - 1) ** 2)  # of `form='mixed'`
   return -share * excess, 1.0 - np.sum(summed) * share
 
