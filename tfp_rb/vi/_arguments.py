@@ -9,9 +9,10 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_rb import baselines
-from tfp_rb.designs import whole_of
+from tfp_rb.designs import Whole, whole_of
 from tfp_rb.estimators import REINFORCE
 from tfp_rb.estimators.base import GradientEstimator, check_estimator
+from tfp_rb.estimators.default import default_estimator
 from tfp_rb.estimators.local_expectation import local_expectation
 from tfp_rb.estimators.rao_blackwell import rao_blackwellize
 from tfp_rb.internal import checks
@@ -204,32 +205,42 @@ def estimator_for(
   Returns:
     estimator: A `GradientEstimator`.
   """
+  if sample_size is not None:
+    sample_size = checks.check_int(sample_size, 'sample_size', minimum=1)
   if estimator is None:
-    estimator = _default_estimator(discrete)
-  if sample_size is None:
-    return estimator
-  num_samples = checks.check_int(sample_size, 'sample_size', minimum=1)
-  return estimator.replace(num_samples=num_samples)
+    return _default_estimator(whole_of(discrete), sample_size)
+  return estimator if sample_size is None else estimator.replace(sample_size)
 
 
-def _default_estimator(discrete: Distribution) -> GradientEstimator:
-  """Returns the default estimator for a distribution.
+def _default_estimator(
+  whole: Whole, sample_size: int | None
+) -> GradientEstimator:
+  """Returns the default estimator for the discrete parts.
+
+  For a few parts, the variance with a budget of three is 1.03 times that of the
+  best choice for three evaluations (median of 45 problems; 95 % quantile 1.7).
+  For one value summed and two drawn it is 1.5 (5.1), for three joint draws 1.06
+  (110); see `examples/benchmarks/vi_defaults.py`.
 
   If a site has few symbols, all are summed, and only the noise of the other
   sites is left. Draws of single sites would be no better than the same number
   of joint draws (`examples/benchmarks/many_sites.py`).
 
   Args:
-    discrete: A discrete distribution.
+    whole: The whole `Partition` of the discrete parts.
+    sample_size: Python `int`, the number of draws, or `None` for the default.
 
   Returns:
     estimator: A `GradientEstimator`.
   """
-  estimator = REINFORCE(baselines.LeaveOneOut(), num_samples=2)
+  estimator = REINFORCE(baselines.LeaveOneOut(), num_samples=sample_size or 2)
   # The batch shape of a group of S sites is batch_shape + [S].
-  groups = [group.partition for group in whole_of(discrete).sites()]
+  groups = [group.partition for group in whole.sites()]
   # If every part is a single site, there are few, and they are summed jointly.
   if not any(group.batch_shape[-1] > 1 for group in groups):
+    if sample_size is None:
+      return default_estimator(whole)
+    # The cost of a search grows with the budget, and draws can be many.
     return rao_blackwellize(estimator, num_summed=1)
   # The number of values is `None` for an infinite support.
   largest = max(group.num_values or MOST_SYMBOLS + 1 for group in groups)
