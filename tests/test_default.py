@@ -17,15 +17,6 @@ LEAVE_ONE_OUT = tfp_rb.baselines.LeaveOneOut()
 BUDGET = tfp_rb.rao_blackwellize(tfp_rb.REINFORCE(LEAVE_ONE_OUT), budget=3)
 DRAWS = tfp_rb.REINFORCE(LEAVE_ONE_OUT, num_samples=3)
 
-PRODUCTS = {
-  'Independent',
-  'Sample',
-  'Independent-OneHotCategorical',
-  'Independent-Bernoulli',
-  'nested',
-  'nested-finite',
-}
-
 
 def atoms_of(q, estimator):
   """The atoms at which `expectation` evaluates `f`, and its value."""
@@ -48,35 +39,33 @@ def assert_default_is(estimator, q):
 
 
 @pytest.mark.parametrize('name', zoo.DISTRIBUTIONS)
-def test_one_variable_gets_a_budget_and_a_product_gets_joint_draws(name):
-  q = zoo.DISTRIBUTIONS[name].make(batch_shape=(2, 3))
-  assert_default_is(DRAWS if name in PRODUCTS else BUDGET, q)
+def test_one_variable_and_a_product_of_few_sites_get_a_budget(name):
+  assert_default_is(BUDGET, zoo.DISTRIBUTIONS[name].make(batch_shape=(2, 3)))
+
+
+# The best joint value of 9 has a probability of 0.85.
+BIT = tfd.Bernoulli(logits=4.0, dtype=tf.float32)
+BITS = tfd.Bernoulli(logits=[4.0, 3.5])
 
 
 @pytest.mark.parametrize(
-  'q',
+  ('q', 'num_sites'),
   [
-    tfd.Independent(tfd.Categorical(logits=[[2.0, 1.0, 0.0, 0.0]]), 1),
-    tfd.Independent(tfd.Categorical(logits=[2.0, 1.0, 0.0, 0.0]), 0),
-    tfd.Sample(tfd.Sample(tfd.Poisson(2.0), 1), [1, 1]),
-    tfb.Shift(1.0)(tfd.Independent(tfd.Poisson([2.0]), 1)),
+    (tfd.Sample(BIT, 8), 8),
+    (tfd.Sample(BIT, 9), 9),
+    (tfd.Sample(BIT, [3, 3]), 9),
+    (tfd.Sample(tfd.Sample(BIT, 4), 2), 8),
+    (tfd.Sample(tfd.Sample(BIT, 3), 3), 9),
+    (tfd.Independent(tfd.Sample(BITS, 4), 1), 8),
+    (tfd.Independent(tfd.Sample(BITS, 5), 1), 10),
+    (tfd.BatchReshape(tfd.Sample(BITS, 9), [2, 1]), 9),
+    (tfd.BatchBroadcast(tfd.Sample(BIT, 9), [3]), 9),
+    (tfb.Shift(1.0)(tfd.Sample(BIT, 9)), 9),
+    (tfb.Shift(1.0)(tfd.Sample(BIT, 8)), 8),
   ],
 )
-def test_a_product_of_one_site_is_one_variable(q):
-  assert_default_is(BUDGET, q)
-
-
-@pytest.mark.parametrize(
-  'q',
-  [
-    tfd.Sample(tfd.Sample(tfd.Bernoulli(logits=2.0), 1), 2),
-    tfd.Sample(tfd.Sample(tfd.Bernoulli(logits=2.0), 2), 1),
-    tfd.BatchReshape(tfd.Sample(tfd.Bernoulli(logits=[2.0, 1.0]), 2), [2, 1]),
-    tfd.BatchBroadcast(tfd.Sample(tfd.Bernoulli(logits=2.0), 2), [3]),
-  ],
-)
-def test_sites_are_counted_through_wrappers(q):
-  assert_default_is(DRAWS, q)
+def test_a_product_of_more_than_eight_sites_gets_joint_draws(q, num_sites):
+  assert_default_is(BUDGET if num_sites <= 8 else DRAWS, q)
 
 
 def test_an_unregistered_distribution_gets_draws():
@@ -107,3 +96,27 @@ def test_up_to_three_values_are_summed_exactly(name):
 )
 def test_defaults_are_unbiased(name, estimator):
   assert_mean_is_explicit_sum(name, estimator)
+
+
+@pytest.mark.parametrize(
+  'q',
+  [
+    tfd.Categorical(logits=[3.0, 1.0, 0.0, 0.0]),
+    tfd.JointDistributionSequential(
+      [
+        tfd.Categorical(logits=[3.0, 1.0, 0.0, 0.0]),
+        lambda a: tfd.Poisson(1.0 + tf.cast(a, tf.float32)),
+      ]
+    ),
+  ],
+)
+def test_vi_sums_a_few_parts_as_far_as_a_budget_says(q):
+  def loss(estimator):
+    return tfp_rb.vi.monte_carlo_variational_loss(
+      lambda *z: tf.sin(tf.add_n([tf.cast(x, tf.float32) for x in z])),
+      q,
+      gradient_estimator=estimator,
+      seed=SEED,
+    )
+
+  np.testing.assert_array_equal(loss(None), loss(BUDGET))

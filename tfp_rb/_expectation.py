@@ -55,9 +55,10 @@ def expectation(
     distribution: A discrete `tfp.distributions.Distribution`, `q`. As in TFP,
       NaN or negative parameters are reported only with `validate_args=True`.
     estimator: A `GradientEstimator`. The default evaluates `f` three times,
-      with a leave-one-out baseline. For a single variable it is
+      with a leave-one-out baseline. For a single variable or a product of at
+      most 8 sites it is
       `rao_blackwellize(REINFORCE(baselines.LeaveOneOut()), budget=3)`, which
-      sums a support of at most three values exactly. For a product of several
+      sums a support of at most three values exactly. For a product of more
       sites, and for a distribution without a registered partition, it is
       `REINFORCE(baselines.LeaveOneOut(), num_samples=3)`.
     seed: As in TFP: a stateless seed (`int32[2]`) gives the same atoms in

@@ -6,30 +6,36 @@ from tfp_rb.estimators.base import GradientEstimator
 from tfp_rb.estimators.rao_blackwell import rao_blackwellize
 from tfp_rb.estimators.reinforce import REINFORCE
 
-__all__ = ['NUM_EVALUATIONS', 'default_estimator']
+__all__ = ['default_estimator']
 
-NUM_EVALUATIONS = 3  # of `f`
+_NUM_EVALUATIONS = 3  # of `f`
+# A product of more sites gets joint draws: its joint values rarely have a
+# noticeable probability, and the search for them takes time to compile.
+_MOST_SITES = 8
 
 
-def default_estimator(
-  whole: Whole, num_evaluations: int = NUM_EVALUATIONS
-) -> GradientEstimator:
-  """Returns the default estimator of a distribution.
+def default_estimator(whole: Whole) -> GradientEstimator:
+  """Returns the default estimator of a distribution: three evaluations of `f`.
 
-  A single variable gets a budget: each batch member sums its most probable
-  values as far as that pays, and draws the others. A product of several sites
-  gets joint draws, because its joint values rarely have a noticeable
-  probability; so does a distribution without a registered partition, which can
-  only be sampled. The baseline is `baselines.LeaveOneOut()` in all cases.
+  A single variable, and a product of at most 8 sites, gets a budget: each batch
+  member sums its most probable values as far as that pays, and draws the
+  others. A product of more sites gets joint draws; so does a distribution
+  without a registered partition, which can only be sampled. The baseline is
+  `baselines.LeaveOneOut()` in all cases.
+
+  The variance of the gradient is that of the best choice for three evaluations
+  in 87 % of 540 random problems; the 95 % quantile of the ratio is 1.37, the
+  largest 11.5 (10 sites that are nearly certain). With joint draws for products
+  of fewer sites as well, the 95 % quantile would be 4.8. The command
+  is `python examples/benchmarks/defaults.py`.
 
   Args:
     whole: The whole `Partition` of the distribution.
-    num_evaluations: Python `int`, the number of evaluations of `f`.
 
   Returns:
     estimator: A `GradientEstimator`.
   """
   leave_one_out = baselines.LeaveOneOut()
-  if whole.num_sites == 1:
-    return rao_blackwellize(REINFORCE(leave_one_out), budget=num_evaluations)
-  return REINFORCE(leave_one_out, num_samples=num_evaluations)
+  if whole.num_sites is not None and whole.num_sites <= _MOST_SITES:
+    return rao_blackwellize(REINFORCE(leave_one_out), budget=_NUM_EVALUATIONS)
+  return REINFORCE(leave_one_out, num_samples=_NUM_EVALUATIONS)

@@ -98,9 +98,7 @@ class Parts(Partition):
       num_values=q.num_values,
     )
     self.has_rest = bool(cells)
-    # A few single variables count as one: their joint values have mass.
-    numbers = [whole.num_sites or 1 for whole in q.wholes]
-    self.num_sites = sum(numbers) if max(numbers) > 1 else 1
+    self.num_sites = sum(whole.num_sites or 1 for whole in q.wholes)
     self._cells = cells
     self._num_uniforms_of_parts = _num_uniforms(q, cells)
     if self._num_uniforms_of_parts:
