@@ -51,6 +51,24 @@ def rao_blackwellize(
   that of `estimator` with the same number of draws. The result is an estimator
   itself. It calls `f` once, with `k + M` atoms.
 
+  A wrong `k` can cost more than a right one gains. The table shows the variance
+  of the gradient with three evaluations of `f` and the baseline `LeaveOneOut`,
+  divided by that of the best row for the problem (540 random problems, flat to
+  concentrated; `python examples/benchmarks/defaults.py`):
+
+  ```none
+                      tables and counts         products of 2 to 200 sites
+                   median    95 %  largest       median   95 %  largest
+  3 drawn            1.0     4600     inf          1.0    11      7e7
+  1 summed + 2       1.8      130     inf          1.9     2.9    8e4
+  2 summed + 1       1.1      3.5     6.4          2.1     5.5   15
+  budget=3           1.0      1.5     8.4          1.0     1.3    2.5
+  ```
+
+  The largest ratios belong to problems in which two values hold nearly all the
+  mass, or which have only three values, so that the best row has hardly any
+  variance or none.
+
   Args:
     estimator: A `GradientEstimator`. `M` is its `num_samples`.
     num_summed: Python `int` `k`. If `k` equals the number of values, everything

@@ -1,0 +1,121 @@
+"""Which default for a few discrete parts in `tfp_rb.vi`? Gradient variances.
+
+Surrogates with 1 to 4 Categorical parts of 5 values, independent or each given
+all previous ones, with flat, mixed or concentrated logits; targets with normal
+log-densities. For each: the variance of the gradient of the reverse divergence
+with three evaluations of the target, summed over all logits and estimated from
+`--draws` gradients, for three joint draws, one joint value summed and two
+drawn, two summed and one drawn, and `budget=3`, all with the leave-one-out
+baseline.
+
+`examples/benchmarks/many_sites.py` measures parts with many sites.
+
+  python examples/benchmarks/vi_defaults.py
+"""
+
+import pathlib
+
+from absl import app, flags
+from defaults import estimators, line, write
+import numpy as np
+import tensorflow as tf
+import tensorflow_probability as tfp
+import tqdm
+
+import tfp_rb
+
+tfd = tfp.distributions
+
+FLAGS = flags.FLAGS
+NUM_VALUES = 5
+SCALES = {'flat': 0.3, 'mixed': 1.5, 'concentrated': 4.0}
+PARTS = ((1, False), (2, False), (2, True), (3, True), (4, True))
+
+
+def make_surrogate(logits, is_dependent):
+  """A joint distribution with one part for each entry of `logits`."""
+
+  def parts():
+    values = []
+    for i, own in enumerate(logits):
+      if is_dependent and i:
+        own = tf.gather_nd(own, tf.stack(values, axis=-1))
+      law = tfd.Categorical(logits=own)
+      if i == 0 or not is_dependent:
+        law = tfd.JointDistributionCoroutine.Root(law)
+      values.append((yield law))
+
+  return tfd.JointDistributionCoroutine(parts)
+
+
+def total_variance(estimator, logits, is_dependent, target, num_draws):
+  """The variance of the gradient, summed over all logits."""
+
+  @tf.function(autograph=False)
+  def gradient(seed):
+    with tf.GradientTape() as tape:
+      loss = tfp_rb.vi.monte_carlo_variational_loss(
+        lambda *z: tf.gather_nd(target, tf.stack(z, axis=-1)),
+        make_surrogate(logits, is_dependent),
+        gradient_estimator=estimator,
+        seed=seed,
+      )
+    found = tape.gradient(loss, logits)
+    return tf.concat([tf.reshape(g, [-1]) for g in found], axis=0)
+
+  draws = [gradient(tf.constant([1, i])).numpy() for i in range(num_draws)]
+  return np.var(draws, axis=0, ddof=1).sum()
+
+
+def measure(num_problems, num_draws, seed):
+  """Rows of the table."""
+  cases = [
+    (shape, num_parts, is_dependent, i)
+    for shape in SCALES
+    for num_parts, is_dependent in PARTS
+    for i in range(num_problems)
+  ]
+  rows = []
+  for shape, num_parts, is_dependent, i in tqdm.tqdm(cases, unit='problem'):
+    rng = np.random.default_rng([seed, i, num_parts, is_dependent])
+    sizes = [[NUM_VALUES] * (1 + j * is_dependent) for j in range(num_parts)]
+    logits = [
+      tf.Variable(SCALES[shape] * rng.normal(size=size), dtype=tf.float64)
+      for size in sizes
+    ]
+    target = tf.constant(2.0 * rng.normal(size=[NUM_VALUES] * num_parts))
+    found = {
+      name: total_variance(estimator, logits, is_dependent, target, num_draws)
+      for name, estimator in estimators().items()
+    }
+    least = min(found.values())
+    row = {'shape': shape, 'parts': num_parts, 'dependent': is_dependent}
+    row |= found | {f'ratio of {k}': v / least for k, v in found.items()}
+    rows.append(row)
+  return rows
+
+
+def main(argv):
+  del argv
+  tf.get_logger().setLevel('ERROR')  # every problem is a graph of its own
+  rows = measure(FLAGS.problems, FLAGS.draws, FLAGS.seed)
+  output_dir = pathlib.Path(FLAGS.output_dir)
+  output_dir.mkdir(parents=True, exist_ok=True)
+  write(rows, output_dir / 'vi.csv')
+  header = ''.join(
+    f'{x:>10s}' for x in ('median', '95 %', 'largest', 'best, %')
+  )
+  print(f'\n{"choice / best choice":32s}{"n":>6s}{header}')
+  for name in estimators():
+    print(line(name, [row[f'ratio of {name}'] for row in rows]))
+  print(f'\nThe table is in {output_dir}.')
+
+
+if __name__ == '__main__':
+  flags.DEFINE_integer('problems', 3, 'Problems of each of the 15 kinds.')
+  flags.DEFINE_integer('draws', 1000, 'Gradients for each variance.')
+  flags.DEFINE_integer('seed', 0, 'Seed of the problems.')
+  flags.DEFINE_string(
+    'output_dir', 'outputs/defaults', 'Where the CSV file goes.'
+  )
+  app.run(main)
