@@ -169,3 +169,23 @@ def test_pools_are_compared_with_budgets_per_row(tmp_path):
   assert all(float(row['ratio']) > 0.0 for row in rows)
   assert (tmp_path / 'pooled.png').stat().st_size > 10_000
   assert 'quantiles' in printed
+
+
+@pytest.mark.slow
+def test_images_in_doubt_get_more_evaluations_of_a_pool(tmp_path):
+  with scripts.as_started(EXAMPLES / 'semisupervised_mnist.py'):
+    import semisupervised_mnist as experiment
+  start = tmp_path / 'start.npz'
+  experiment.save_networks(experiment.make_model('Exact', seed=0), start)
+  printed = scripts.run_command(
+    'examples/benchmarks/pooled_images.py',
+    f'--output_dir={tmp_path}', f'--checkpoint={start}', '--source=embedded',
+  )  # fmt: skip
+  with open(tmp_path / 'images.csv') as file:
+    rows = list(csv.DictReader(file))
+  images = sum(int(row['images']) for row in rows)
+  spent = sum(int(row['evaluations']) * int(row['images']) for row in rows)
+  assert spent == 1.25 * images
+  assert np.isclose(sum(float(row['share']) for row in rows), 1.0, atol=1e-4)
+  assert (tmp_path / 'images.png').stat().st_size > 10_000
+  assert 'evaluations' in printed
