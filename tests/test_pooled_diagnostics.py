@@ -490,6 +490,16 @@ def test_evaluations_are_plotted_row_by_row():
   plt.close(figure)
 
 
+def test_a_plot_of_evaluations_shows_all_of_a_higher_second_series():
+  figure, ax = plt.subplots()
+  for number in (2.0, 8.0):
+    diagnostics.plot_evaluations([1.0, number], [0.1, 0.9], ax, f'{number}')
+  figure.draw_without_rendering()
+  low, high = ax.get_ylim()
+  assert low == 0.0 and high > 8.0
+  plt.close(figure)
+
+
 def test_a_plot_of_evaluations_needs_as_many_masses():
   with raises(ValueError, 'masses'):
     diagnostics.plot_evaluations(np.ones([3]), np.ones([2, 3]))

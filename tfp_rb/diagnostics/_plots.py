@@ -203,7 +203,7 @@ def plot_evaluations(
     xlabel='1 - q(best), probability',
     ylabel='evaluations of f',
   )
-  ax.set_ylim(bottom=0.0)
+  ax.set_ylim(bottom=0.0, auto=True)  # A further series may be higher.
   if label is not None:
     ax.legend()
   return ax
