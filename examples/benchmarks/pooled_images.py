@@ -93,7 +93,7 @@ def draw_image(axis, pixels, probs):
 def plot(path, binary, probs, evaluations):
   """Draws a row of images for each number of evaluations."""
   figure, axes = plt.subplots(
-    len(SHOWN), NUM_COLUMNS, figsize=(9.6, 5.4), squeeze=False
+    len(SHOWN), NUM_COLUMNS, figsize=(9.6, 5.4), layout='none'
   )
   figure.subplots_adjust(0.11, 0.02, 0.99, 0.82, wspace=0.15, hspace=0.5)
   for row, number in zip(axes, SHOWN):
