@@ -11,7 +11,7 @@ the trials of the exact loss after each step.
 
 REINFORCE+ with `k` of the clusters summed is set against the average of `n`
 estimates without sums, both at `2 (k + n)` evaluations of `f`: the authors draw
-a `z'` for every atom (`shared=False`). Beside it: one `z'` for all atoms
+a `z'` for every atom (`shared=False`). For comparison: one `z'` for all atoms
 (`shared=True`, `k + n + 1` evaluations), and the free `LeaveOneOut` baseline,
 which spends the `2 (k + n)` evaluations on draws. `--estimator` runs another.
 

@@ -24,11 +24,8 @@ All decisions depend on the probabilities only, so they cause no bias.
     via particle filters. _JRSS B_, 65, 2003, section 4 (optimal resampling).
 """
 
-import itertools
-import math
 from typing import NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
 from tfp_rb.internal import shapes
@@ -39,7 +36,6 @@ __all__ = [
   'MOST_DRAWS',
   'Selection',
   'allocate',
-  'list_outcomes',
   'select',
 ]
 
@@ -372,43 +368,3 @@ def _find_points(allocation, point, u):
   cell = tf.minimum(tf.searchsorted(line, target, side='right'), size - 1)
   start = tf.gather(tf.concat([tf.zeros_like(line[:1]), line], axis=0), cell)
   return cell, tf.cast(tf.maximum(target - start, 0.0), tf.int32)
-
-
-def list_outcomes(cells, allocation, num_left, most_outcomes):
-  """Lists all outcomes of `select`, for exact moments.
-
-  The systematic sample is constant between the points at which a cell ends on
-  its line, taken modulo 1; a draw is constant on each of its cells.
-
-  Args:
-    cells: `Cells` without a rest, of eager Tensors.
-    allocation: `Allocation`.
-    num_left: As in `allocate`.
-    most_outcomes: Python `int`.
-
-  Returns:
-    uniforms: Array of shape `[T, 1 + N]`, one row for each outcome.
-    chances: Array of shape `[T]`, their probabilities. Instead of both, `None`
-      if there are more than `most_outcomes`.
-  """
-  num_rows, num_cells = cells.weights.shape
-  pieces = [np.mod(allocation.line.numpy(), 1.0)]
-  masses = np.diff(allocation.masses.numpy(), prepend=0.0)
-  masses = np.reshape(masses, [num_rows, num_cells])
-  further = allocation.num_draws - tf.cast(allocation.draws_best, tf.int32)
-  rows = np.repeat(np.arange(num_rows), further)
-  first = num_rows + int(allocation.num_certain)  # the slots of further draws
-  of_slot = dict(zip(range(first, first + len(rows)), rows))
-  of_slot |= {int(i): int(i) for i in np.flatnonzero(allocation.draws_best)}
-  for slot in range(num_rows + int(num_left)):
-    of_row = masses[of_slot[slot]] if slot in of_slot else np.ones([1])
-    pieces.append(np.cumsum(of_row) / np.sum(of_row))
-  pieces = [np.unique(np.concatenate([[0.0, 1.0], ends])) for ends in pieces]
-  if math.prod(len(ends) - 1 for ends in pieces) > most_outcomes:
-    return None
-  middles = [0.5 * (ends[1:] + ends[:-1]) for ends in pieces]
-  chances = [np.diff(ends) for ends in pieces]
-  return (
-    np.array(list(itertools.product(*middles))),
-    np.array([np.prod(c) for c in itertools.product(*chances)]),
-  )

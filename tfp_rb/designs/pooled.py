@@ -7,6 +7,7 @@ import tensorflow as tf
 from tfp_rb.designs import allocation
 from tfp_rb.designs.atoms import Atoms, Pool
 from tfp_rb.designs.integrand import Evaluation, evaluate
+from tfp_rb.designs.outcomes import list_outcomes
 from tfp_rb.internal import shapes
 
 __all__ = [
@@ -175,7 +176,7 @@ def outcomes(candidates, num_atoms, most_outcomes):
     return None
   num_left = num_atoms - cells.weights.shape[0]
   spent = allocation.allocate(cells, num_left)
-  return allocation.list_outcomes(cells, spent, num_left, most_outcomes)
+  return list_outcomes(cells, spent, num_left, most_outcomes)
 
 
 def sum_by_row(x, rows, num_rows):
