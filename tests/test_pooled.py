@@ -250,7 +250,7 @@ def test_many_candidates_of_float32_leave_no_mass_out_of_reach(scale):
   # Each cell that is not summed has a length on one of the two lines, and each
   # line ends where it should.
   on_line = np.diff(spent.line.numpy(), prepend=0.0).reshape([64, 4624])
-  drawn = np.diff(spent.masses.numpy(), prepend=0.0).reshape([64, 4624])
+  drawn = np.diff(spent.masses.numpy(), prepend=0.0, axis=1)
   assert np.all(spent.is_summed.numpy() | (on_line > 0.0) | (drawn > 0.0))
   assert spent.line.numpy()[-1] == int(spent.num_points)
   slots = int(spent.num_certain) + int(spent.num_points)
@@ -417,6 +417,25 @@ def test_row_weights_move_evaluations_and_leave_every_row_unbiased():
   assert count[3] == np.max(count) > 2.5 and np.argmin(count) == 0
 
 
+@pytest.mark.parametrize('scale', [1e-300, 1e-170, 1e170, 1e308])
+def test_the_common_scale_of_row_weights_does_not_matter(scale):
+  q = tfd.Categorical(logits=np.zeros([3, 50]))
+  atoms = [
+    tfp_rb.pooled(budget=30, row_weights=[r] * 3).sample_atoms(q, seed=SEED)
+    for r in (1.0, scale)
+  ]
+  np.testing.assert_array_equal(atoms[0].values, atoms[1].values)
+  np.testing.assert_allclose(atoms[0].weights, atoms[1].weights, rtol=1e-12)
+
+
+def test_the_largest_budget_sums_every_value():
+  logits = 30.0 * np.random.default_rng(6).normal(size=[5, 8])
+  estimator = tfp_rb.pooled(budget_per_row=1e308)
+  atoms = estimator.sample_atoms(tfd.Categorical(logits=logits), seed=SEED)
+  pairs = set(zip(atoms.pool.rows.numpy(), atoms.values.numpy()))
+  assert len(pairs) == len(atoms.weights) == 40
+
+
 def test_it_is_silent_where_the_target_is_reached():
   # vi's signal is 0 at q = p, for each row.
   log_p = tf.constant(np.log([[0.1, 0.2, 0.7], [0.3, 0.3, 0.4]]))
@@ -484,6 +503,12 @@ def pooled_f(z, rows):
     (ValueError, 'budget', lambda: tfp_rb.pooled(budget=4, budget_per_row=2.0)),
     (ValueError, 'budget_per_row', lambda: tfp_rb.pooled(budget_per_row=1.0)),
     (TypeError, 'budget', lambda: tfp_rb.pooled(budget=4.0)),
+    (ValueError, 'budget_per_row', lambda: tfp_rb.pooled(budget_per_row='2')),
+    (
+      TypeError,
+      'row_weights',
+      lambda: tfp_rb.pooled(budget=4, row_weights=['1', '2']),
+    ),
     (
       ValueError,
       'budget_per_row',

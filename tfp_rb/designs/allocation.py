@@ -67,23 +67,23 @@ class Allocation(NamedTuple):
   """How the evaluations are spent. Nothing here is random.
 
   Attributes:
-    top: `int32` `Tensor`, cells of the highest priority; the first
-      `num_certain` of them are summed. A cell is numbered `row * C + column`.
-    num_certain: `int32` scalar.
+    certain: `int32` `Tensor` of shape `[B C]`, how many cells up to this one
+      have `p_i = 1`. A cell is numbered `row * C + column`.
+    num_certain: `int32` scalar, the number of these cells.
     is_summed: Boolean `Tensor` of shape `[B, C]`.
     num_draws: `int32` `Tensor` of shape `[B]`, the number of independent draws;
       0 for the rows that share the systematic sample.
     draws_best: Boolean `Tensor` of shape `[B]`, whether the evaluation that
       other rows spend on their best value is one of these draws.
-    masses: `float64` `Tensor` of shape `[B C]`, cumulated masses of the cells
-      from which the draws are taken.
+    masses: `float64` `Tensor` of shape `[B, C]`, masses of the cells from which
+      the draws of a row are taken, cumulated along the row.
     line: `float64` `Tensor` of shape `[B C]`, the cumulated `p_i` of the cells
       that the systematic sample is taken from.
     num_points: `int32` scalar, the size of that sample and the end of `line`.
     level: `float64` scalar, `a_i / p_i` of those cells.
   """
 
-  top: tf.Tensor
+  certain: tf.Tensor
   num_certain: tf.Tensor
   is_summed: tf.Tensor
   num_draws: tf.Tensor
@@ -127,34 +127,27 @@ def allocate(cells, num_left):
   Returns:
     allocation: An `Allocation`.
   """
-  num_rows, num_cells = shapes.as_list(cells.weights)
-  column = tf.range(num_cells)
+  column = tf.range(shapes.as_list(cells.weights)[1])
   # The best value has a slot of its own.
   priority = _where(column > 0, cells.weights * cells.importance)
-  top, num_certain = _certain(cells, priority, num_left)
-  is_certain = tf.scatter_nd(
-    top[:, tf.newaxis],
-    tf.cast(tf.range(tf.size(top)) < num_certain, tf.int32),
-    [num_rows * num_cells],
-  )
-  is_certain = tf.reshape(is_certain > 0, [num_rows, num_cells])
-  # A sum of positive terms: a difference may have no correct digit.
+  is_certain = _certain(cells, priority, num_left)
+  certain = tf.cumsum(tf.reshape(tf.cast(is_certain, tf.int32), [-1]))
+  num_certain = tf.reduce_sum(tf.cast(is_certain, tf.int32))
   priority = _where(~is_certain, priority)
   split = _split(cells, priority, is_certain, num_left - num_certain)
   draws_best = split.is_drawn & split.draws_best
   is_summed = is_certain | ((column == 0) & ~draws_best[:, tf.newaxis])
   is_drawn = split.is_drawn[:, tf.newaxis]
-  cumulated = lambda x: tf.cumsum(tf.reshape(x, [-1]))
-  line = cumulated(_where(~is_drawn, priority))
+  line = tf.cumsum(tf.reshape(_where(~is_drawn, priority), [-1]))
   total = tf.reduce_max(tf.concat([[0.0], line], axis=0))
   length = tf.cast(split.num_points, tf.float64)
   return Allocation(
-    top=top,
+    certain=certain,
     num_certain=num_certain,
     is_summed=is_summed,
     num_draws=split.num_further + tf.cast(draws_best, tf.int32),
     draws_best=draws_best,
-    masses=cumulated(_where(is_drawn & ~is_summed, cells.weights)),
+    masses=tf.cumsum(_where(is_drawn & ~is_summed, cells.weights), axis=1),
     # The end of the line is exactly the number of points.
     line=tf.math.divide_no_nan(line, total) * length,
     num_points=split.num_points,
@@ -163,27 +156,37 @@ def allocate(cells, num_left):
 
 
 def _certain(cells, priority, num_left):
-  """Returns the cells of the highest priority, and how many are certain."""
-  num_rows, num_cells = shapes.as_list(priority)
-  # Neither the best value, which has a slot, nor the values that are not
-  # listed, which no evaluation covers.
-  num_others = num_cells - 1 - int(cells.has_rest)
-  listed = tf.reshape(priority[:, 1 : 1 + num_others], [-1])
-  num_listed = num_rows * num_others
-  if isinstance(num_left, int) and isinstance(num_listed, int):
-    num_top = min(num_left, num_listed)
-  else:
-    num_top = tf.minimum(num_left, num_listed)
-  top, index = tf.math.top_k(listed, num_top)
-  # If the `t` largest are certain, the others share what is left.
-  left = tf.cast(num_left - tf.range(num_top), tf.float64)
-  above = tf.cumsum(top, exclusive=True)
-  is_below = top < (tf.reduce_sum(priority) - above) / left
-  any_before = tf.cumsum(tf.cast(is_below, tf.int32)) > 0
-  num_certain = tf.reduce_sum(tf.cast(~any_before, tf.int32))
-  # Count the cells that were left out.
-  row, column = index // max(num_others, 1), index % max(num_others, 1)
-  return row * num_cells + 1 + column, num_certain
+  """Returns which cells have `p_i = 1`, Booleans of shape `[B, C]`.
+
+  If some cells are certain, the others share what is left, which lowers `c` and
+  may make further cells certain. This takes a few rounds, less than a sort.
+  """
+  total = tf.cast(num_left, tf.float64)
+  listed = priority
+  if cells.has_rest:  # No evaluation covers the values that are not listed.
+    listed = tf.concat([priority[:, :-1], tf.zeros_like(priority[:, :1])], 1)
+
+  def is_certain(level):
+    return (listed >= level) & (listed > 0.0)
+
+  def lower(level, before, number):
+    del before
+    others = tf.reduce_sum(_where(~is_certain(level), priority))
+    left = total - number
+    # Without any left, the others have no digit in the sum.
+    next_level = tf.where(left > 0.0, others / tf.maximum(left, 1.0), level)
+    return next_level, number, count(next_level)
+
+  def count(level):
+    return tf.reduce_sum(tf.cast(is_certain(level), tf.float64))
+
+  level = tf.math.divide_no_nan(tf.reduce_sum(priority), total)
+  level, _, _ = tf.while_loop(
+    lambda level, before, number: number > before,
+    lower,
+    (level, tf.constant(0.0, tf.float64), count(level)),
+  )
+  return is_certain(level)
 
 
 class _Split(NamedTuple):
@@ -308,11 +311,11 @@ def select(cells, allocation, num_left, u):
   drawn_row = tf.minimum(drawn_row, num_rows - 1)
   rank = draw - tf.gather(ends - allocation.num_draws, drawn_row)
   drawn_cell, share = _find_draws(
-    allocation, tf.concat([own, drawn_row], axis=0), num_cells, u[1:]
+    allocation, tf.concat([own, drawn_row], axis=0), u[1:]
   )
   found, found_rank = _find_points(allocation, point, u[0])
-  top = tf.concat([allocation.top, [0]], axis=0)  # not empty
-  certain = tf.gather(top, tf.minimum(slot, tf.size(top) - 1))
+  certain = tf.searchsorted(allocation.certain, slot + 1)
+  certain = tf.minimum(certain, tf.size(allocation.certain) - 1)
   is_certain = draw < 0
   # The slots of the rows, then the others: [N] each.
   join = lambda of_rows, others: tf.concat([of_rows, others], axis=0)
@@ -332,19 +335,18 @@ def select(cells, allocation, num_left, u):
   return Selection(cell, rank, _where(mass > 0.0, weights), is_summed, is_draw)
 
 
-def _find_draws(allocation, rows, num_cells, u):
+def _find_draws(allocation, rows, u):
   """Draws a cell of each given row, and returns the weight of a draw there."""
-  # Where the cells of each row end on the line of masses.
-  ends = allocation.masses[num_cells - 1 :: num_cells]
-  starts = tf.concat([tf.zeros_like(ends[:1]), ends[:-1]], axis=0)
-  masses = ends - starts
-  target = tf.gather(starts, rows) + u * tf.gather(masses, rows)
-  # Rounding must not lead into the next row.
-  target = tf.minimum(target, tf.gather(ends, rows) * (1.0 - 2.0**-52))
-  cell = tf.searchsorted(allocation.masses, target, side='right')
-  cell = tf.minimum(cell, tf.size(allocation.masses) - 1)
-  number = tf.cast(allocation.num_draws, tf.float64)
-  return cell, tf.gather(tf.math.divide_no_nan(masses, number), rows)
+  cumulated = tf.gather(allocation.masses, rows)  # [N, C]
+  mass = cumulated[:, -1]
+  # Rounding must not lead beyond the last cell that has a mass.
+  target = tf.minimum(u * mass, mass * (1.0 - 2.0**-52))
+  is_before = cumulated <= target[:, tf.newaxis]
+  column = tf.reduce_sum(tf.cast(is_before, tf.int32), axis=1)
+  num_cells = shapes.as_list(allocation.masses)[1]
+  cell = rows * num_cells + tf.minimum(column, num_cells - 1)
+  number = tf.cast(tf.gather(allocation.num_draws, rows), tf.float64)
+  return cell, tf.math.divide_no_nan(mass, number)
 
 
 def _find_points(allocation, point, u):

@@ -26,18 +26,17 @@ def list_outcomes(cells, allocation, num_left, most_outcomes):
     chances: Array of shape `[T]`, their probabilities. Instead of both, `None`
       if there are more than `most_outcomes`.
   """
-  num_rows, num_cells = cells.weights.shape
+  num_rows = cells.weights.shape[0]
   pieces = [np.mod(allocation.line.numpy(), 1.0)]
-  masses = np.diff(allocation.masses.numpy(), prepend=0.0)
-  masses = np.reshape(masses, [num_rows, num_cells])
+  cumulated = allocation.masses.numpy()
   further = allocation.num_draws - tf.cast(allocation.draws_best, tf.int32)
   rows = np.repeat(np.arange(num_rows), further)
   first = num_rows + int(allocation.num_certain)  # the slots of further draws
   of_slot = dict(zip(range(first, first + len(rows)), rows))
   of_slot |= {int(i): int(i) for i in np.flatnonzero(allocation.draws_best)}
   for slot in range(num_rows + int(num_left)):
-    of_row = masses[of_slot[slot]] if slot in of_slot else np.ones([1])
-    pieces.append(np.cumsum(of_row) / np.sum(of_row))
+    of_row = cumulated[of_slot[slot]] if slot in of_slot else np.ones([1])
+    pieces.append(of_row / of_row[-1])
   pieces = [np.unique(np.concatenate([[0.0, 1.0], ends])) for ends in pieces]
   if math.prod(len(ends) - 1 for ends in pieces) > most_outcomes:
     return None

@@ -24,6 +24,9 @@ __all__ = [
 # value of it can be included, and its expectation stays unbiased.
 _LEAST_ROW_WEIGHT = 1e-3
 
+# A table of so many rows times atoms is cheaper than a segment sum.
+_MOST_MASKED = 2**16
+
 
 class Candidates(NamedTuple):
   """What the rows offer.
@@ -70,6 +73,8 @@ def offer(whole, num_candidates, row_weights):
 def _floored(row_weights):
   """Returns how much rows count, in float64 and never nothing."""
   rows = tf.abs(tf.cast(row_weights, tf.float64))
+  # Their common scale must not overflow, and does not matter.
+  rows = tf.math.divide_no_nan(rows, tf.reduce_max(rows))
   least = _LEAST_ROW_WEIGHT * tf.reduce_mean(rows)
   # Where all weights are 0, all rows count alike.
   return tf.where(least > 0.0, tf.maximum(rows, least), tf.ones_like(rows))
@@ -181,6 +186,15 @@ def outcomes(candidates, num_atoms, most_outcomes):
 
 def sum_by_row(x, rows, num_rows):
   """Sums atoms of shape `[N]` to rows of shape `[B]`."""
+  size = x.shape[0]
+  if (
+    isinstance(num_rows, int)
+    and size is not None
+    and num_rows * size <= _MOST_MASKED
+  ):
+    # XLA runs a segment sum on a CPU as a loop over the atoms.
+    is_own = rows == tf.range(num_rows)[:, tf.newaxis]  # [B, N]
+    return tf.reduce_sum(tf.where(is_own, x, tf.zeros_like(x)), axis=1)
   return tf.math.unsorted_segment_sum(x, rows, num_rows)
 
 

@@ -68,7 +68,9 @@ def pooled(
   that are included for certain takes the place of `f(best)`.) A flat row gets
   its share of the evaluations as independent draws with a leave-one-out
   baseline instead, if that promises less variance. Value, gradient and Hessian
-  are unbiased. `f` is called once, at `N` atoms.
+  are unbiased. (Only a value with less than about 1e-16 of the mass that the
+  whole batch leaves to chance cannot be included.) `f` is called once, at `N`
+  atoms.
 
   `f` takes two arguments: `f(z, rows)`, with values `z` of shape
   `[N] + event_shape` and `rows`, `int32[N]`, an index into the flattened batch.
@@ -160,7 +162,7 @@ def pooled(
 def _check_budget_per_row(value: Any) -> float:
   """Returns a finite number above 1 as a Python `float`."""
   try:
-    number = float(value)
+    number = math.nan if isinstance(value, str) else float(value)
   except (TypeError, ValueError):
     number = math.nan
   if not 1.0 < number < math.inf:
@@ -177,6 +179,11 @@ def _check_row_weights(row_weights: TensorLike) -> TensorLike:
     known = tf.get_static_value(row_weights)
   else:
     row_weights = known = np.asarray(row_weights)  # a list has no config
+  if known is not None and known.dtype.kind not in 'fiu':
+    raise TypeError(
+      f'`row_weights` must be real numbers; got {row_weights!r}. Pass how much '
+      'each row counts in the loss.'
+    )
   if known is not None and not np.all((known >= 0.0) & (known < np.inf)):
     raise ValueError(
       '`row_weights` must be finite and not negative; got '
@@ -281,7 +288,9 @@ class Pooled(Wrapper):
     if isinstance(num_rows, int):
       num_atoms: Any = self.budget
       if self.budget_per_row is not None:
-        num_atoms = max(num_rows + 1, math.ceil(self.budget_per_row * num_rows))
+        # A row has no use for more than it offers.
+        per_row = min(self.budget_per_row, num_offered)
+        num_atoms = max(num_rows + 1, math.ceil(per_row * num_rows))
       if num_rows and num_atoms <= num_rows:
         raise ValueError(
           f'`budget` must be larger than the number of rows, {num_rows}; got '
