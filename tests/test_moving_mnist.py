@@ -92,12 +92,12 @@ def test_the_entropy_comes_down_to_its_weight(script, report):
 @pytest.mark.slow
 def test_annealed_runs_have_a_folder_of_their_own(tmp_path):
   short = (
-    '--smoke', '--source=embedded', '--methods=RB-leave-one-out',
+    '--smoke', '--source=embedded', '--methods=pooled=6',
     '--epochs=1', '--num_seeds=1', f'--output_dir={tmp_path}',
   )  # fmt: skip
   printed = scripts.run_command(
     'examples/moving_mnist.py --anneal_epochs=25 '
-    '--methods=RB-REINFORCE+,RB-leave-one-out --num_seeds=1 '
+    '--methods=RB-REINFORCE+,RB-leave-one-out,pooled=6 --num_seeds=2 '
     '--output_dir=outputs/moving_mnist_annealed',
     *short,
   )

@@ -237,6 +237,20 @@ def test_the_script_writes_rows_and_figures(tmp_path):
     run('--smoke', '--source=embedded')
 
 
+@pytest.mark.slow
+def test_a_pooled_budget_is_trained_from_the_given_seed(tmp_path):
+  scripts.run_command(
+    'examples/semisupervised_mnist.py '
+    '--methods=Exact,RB-REINFORCE,pooled=1.25 --num_seeds=3',
+    '--smoke', '--source=embedded', '--epochs=1', '--warm_start_epochs=1',
+    '--methods=pooled=1.25', '--num_seeds=1', '--first_seed=4',
+    f'--output_dir={tmp_path}',
+  )  # fmt: skip
+  with (tmp_path / 'paths.csv').open() as file:
+    *_, last = csv.DictReader(file)
+  assert (last['method'], last['seed']) == ('pooled=1.25', '4')
+
+
 def test_means_are_over_runs_of_equal_length(script):
   runs = {'a': {0: {'loss': [3, 2]}, 1: {'loss': [3]}, 2: {'loss': [4, 1]}}}
   found = script.semisupervised_report.run_paths.longest(runs)

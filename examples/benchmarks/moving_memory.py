@@ -21,7 +21,8 @@ from absl import app, flags
 FLAGS = flags.FLAGS
 SCRIPT = pathlib.Path(__file__).resolve().parents[1] / 'moving_mnist.py'
 METHODS = (
-  'RB-REINFORCE+', 'REINFORCE+', 'RELAX', 'NVIL', 'Gumbel', 'RB-leave-one-out'
+  'RB-REINFORCE+', 'REINFORCE+', 'RELAX', 'NVIL', 'Gumbel', 'RB-leave-one-out',
+  'pooled=6',
 )  # fmt: skip
 MOST_MEGABYTES = 1.5 * 2**30 / 1e6
 

@@ -146,6 +146,7 @@ def report(problems, output):
   axis.axvline(1.0, color='0.5', linewidth=0.8)
   axis.set(
     xscale='log',
+    xlim=(1e-5, 3.0),  # The lowest ratios are those of gradients without noise.
     xlabel='variance of a pool / variance of a budget per row',
     ylabel='share of batches',
     title='Equal evaluations of f, random batches of 8 rows',
