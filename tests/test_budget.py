@@ -110,7 +110,9 @@ def test_eager_graph_and_xla_agree_in_both_branches(best):
     np.testing.assert_allclose(actual, expected, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize('rate', [0.01, 5.0])
+@pytest.mark.parametrize(
+  'rate', [0.01, pytest.param(5.0, marks=pytest.mark.slow)]
+)
 def test_the_gradient_with_respect_to_a_shift_passes_both_branches(rate):
   shift = tf.Variable([1.0, 2.0], dtype=tf.float64)
   rates = tf.constant([rate, rate], tf.float64)

@@ -135,6 +135,7 @@ class WithAverages(Tiny):
     return super().compute_step_loss((x,), estimator, seed)
 
 
+@pytest.mark.slow
 def test_averages_of_layers_are_put_back(tmp_path):
   def averages(callbacks):
     keras.utils.set_random_seed(0)

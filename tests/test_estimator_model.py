@@ -189,7 +189,9 @@ def test_evaluation_of_an_exact_loss_is_that_of_the_training():
 
 
 @WITH_VARIABLES
-@pytest.mark.parametrize('has_own_optimizer', [False, True])
+@pytest.mark.parametrize(
+  'has_own_optimizer', [True, pytest.param(False, marks=pytest.mark.slow)]
+)
 def test_variables_of_the_estimator_are_trained(estimate, has_own_optimizer):
   model = make(estimate())
   own = model.estimator.trainable_variables

@@ -92,6 +92,7 @@ def test_the_interval_of_a_ratio_is_that_of_pairs(script):
   np.testing.assert_allclose(script.ratio_interval(0.3 * base, base), 0.3)
 
 
+@pytest.mark.slow
 def test_the_script_writes_a_table_and_a_figure(tmp_path):
   keras.utils.set_random_seed(0)
   model = models.MovingVAE(frame=36, channels=1, hidden_units=4)

@@ -13,6 +13,7 @@ import scripts
 from tfp_rb import datasets
 
 
+@pytest.mark.slow
 def test_the_script_writes_rows_and_figures(tmp_path):
   run = lambda *args: scripts.run_command(
     'examples/moving_mnist.py --as_published', f'--output_dir={tmp_path}', *args

@@ -161,7 +161,10 @@ def test_only_the_mode_is_excluded_as_published(n_mixture):
   assert np.any(drawn == 13.0) and np.any(drawn == 15.0)
 
 
-@pytest.mark.parametrize(('name', 'num_summed'), [('EACH', 1), ('SHARED', 3)])
+@pytest.mark.parametrize(
+  ('name', 'num_summed'),
+  [('EACH', 1), pytest.param('SHARED', 3, marks=pytest.mark.slow)],
+)
 def test_exact_variances_are_those_of_the_library(n_mixture, name, num_summed):
   # 6 standard errors of many draws: one square can be 3,000 times the mean.
   model, baseline = n_mixture.NMixture(), getattr(n_mixture, name)

@@ -552,6 +552,13 @@ def pooled_f(z, rows):
         lambda z, rows: tf.zeros([5, 1]), Q, tfp_rb.pooled(budget=5)
       ),
     ),
+    (
+      TypeError,
+      'rows',
+      lambda: tfp_rb.expectation(
+        lambda z, y=2: tf.cast(z + y, tf.float64), Q, tfp_rb.pooled(budget=5)
+      ),
+    ),
   ]
   + [
     (TypeError, 'estimator', lambda e=e: tfp_rb.pooled(e, budget=5))
@@ -584,7 +591,9 @@ def pool_problem(logits):
 LOGITS = tf.constant([[0.0, 1.0, 2.0], [3.0, 0.0, 0.5]], tf.float64)
 
 
-@pytest.mark.parametrize('number', [3, 4, 5])
+@pytest.mark.parametrize(
+  'number', [4, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 5))]
+)
 def test_diagnostics_enumerate_a_pool(number):
   estimator = tfp_rb.pooled(budget=number)
   report = tfp_rb.testing.assert_unbiased(estimator, pool_problem, [LOGITS])

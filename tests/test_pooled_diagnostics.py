@@ -305,6 +305,7 @@ def enumerated_variance(option, problem, parameters):
   return internals.total_variance(outcomes)
 
 
+@pytest.mark.slow
 def test_suggestions_for_mixed_batches_are_near_the_best():
   rng = np.random.default_rng(19)
   num_pools = 0

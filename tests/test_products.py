@@ -344,6 +344,7 @@ def test_the_k_best_of_many_sites_are_found(name):
     np.testing.assert_allclose(partition.log_weights[:, row], log_probs, 1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', MANY_SITES)
 def test_compiled_partitions_of_many_sites_equal_eager_ones(name):
   build, logits, _ = MANY_SITES[name]

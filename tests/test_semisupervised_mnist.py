@@ -202,6 +202,7 @@ def test_a_finished_run_is_not_repeated(script, split, start, whole):
 # The whole script, as `--smoke` runs it.
 
 
+@pytest.mark.slow
 def test_the_script_writes_rows_and_figures(tmp_path):
   run = lambda *args: scripts.run_command(
     'examples/semisupervised_mnist.py', f'--output_dir={tmp_path}', *args
@@ -265,6 +266,7 @@ def test_unknown_methods_are_named(script, method):
     script.method_of(method)
 
 
+@pytest.mark.slow
 def test_step_sizes_are_compared_on_the_validation_images(
   script, split, start, tmp_path, monkeypatch, capsys
 ):

@@ -547,7 +547,9 @@ def test_parts_may_be_drawn_in_strata():
   [
     (0, 2, baselines.LeaveOneOut(), 'kl_reverse'),
     (1, 2, None, 'kl_forward'),
-    (20, 4, baselines.LeaveOneOut(), 'kl_reverse'),  # draws all that is left
+    pytest.param(  # draws all that is left
+      20, 4, baselines.LeaveOneOut(), 'kl_reverse', marks=pytest.mark.slow
+    ),
   ],
 )
 def test_every_order_of_distinct_draws_of_parts_averages_to_the_sum(

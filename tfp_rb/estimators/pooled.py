@@ -93,7 +93,7 @@ def pooled(
       candidates than `N`, all of them are evaluated.
     budget_per_row: Python `float`, instead of `budget`:
       `N = max(B + 1, ceil(budget_per_row * B))`. The number of rows may then be
-      unknown while tracing, though not under XLA.
+      unknown while tracing.
     num_candidates: Python `int`, how many of the best values of a row are
       listed; the values beyond are only drawn. Default: all values if they are
       at most 64, otherwise 64.
@@ -136,7 +136,8 @@ def pooled(
   if reason:
     raise TypeError(
       f'`estimator` cannot be pooled: {reason} Use `REINFORCE` without a '
-      'baseline or with `baselines.Learned`, or `NVIL`.'
+      'baseline, since a pool subtracts a level of each row anyway, or with '
+      '`baselines.Learned`, or `NVIL`.'
     )
   if estimator.num_samples != 1:
     raise ValueError(
@@ -146,7 +147,8 @@ def pooled(
   if (budget is None) == (budget_per_row is None):
     raise ValueError(
       'Exactly one of `budget` and `budget_per_row` must be given; got '
-      f'`budget={budget!r}` and `budget_per_row={budget_per_row!r}`.'
+      f'`budget={budget!r}` and `budget_per_row={budget_per_row!r}`. Write '
+      '`pooled(budget_per_row=1.25)`, for example.'
     )
   if budget is not None:
     budget = checks.check_int(budget, 'budget', minimum=1)
@@ -343,11 +345,25 @@ def _check_takes_rows(f: Callable[..., Any]) -> None:
     signature = inspect.signature(f)
   except (TypeError, ValueError):  # of a builtin
     return
-  try:
-    signature.bind(None, None)
-  except TypeError as error:
+  second = list(signature.parameters.values())[1:2]
+  takes_rows = _binds(signature, 2) and not any(
+    # `lambda z, y=y: ...` has its own meaning of the second argument.
+    p.default is not p.empty and p.name != 'rows'
+    for p in second
+  )
+  if not takes_rows:
     raise TypeError(
       '`f` must take two arguments with `pooled`, the values and the rows of '
-      f'the batch that they belong to; got the signature {signature}. Write, '
-      'for example, `f = lambda z, rows: loss(z, tf.gather(images, rows))`.'
-    ) from error
+      'the batch that they belong to; the second one must be named `rows` if '
+      f'it has a default. Got the signature {signature}. Write, for example, '
+      '`f = lambda z, rows: loss(z, tf.gather(images, rows))`.'
+    )
+
+
+def _binds(signature: inspect.Signature, number: int) -> bool:
+  """Whether a function takes so many positional arguments."""
+  try:
+    signature.bind(*[None] * number)
+  except TypeError:
+    return False
+  return True
