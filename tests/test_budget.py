@@ -92,7 +92,9 @@ def test_equal_values_that_use_up_the_budget_are_summed():
   assert int(budget_of(3).sample_atoms(q, SEED).num_summed) == 3
 
 
-@pytest.mark.parametrize('best', [0.02, 0.9])
+@pytest.mark.parametrize(
+  'best', [0.9, pytest.param(0.02, marks=pytest.mark.slow)]
+)
 def test_eager_graph_and_xla_agree_in_both_branches(best):
   logits = tf.Variable(tf.math.log(product(best).distribution.probs))
 

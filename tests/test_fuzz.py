@@ -16,7 +16,9 @@ tfb = tfp.bijectors
 tfd = tfp.distributions
 
 
-@pytest.mark.parametrize('first', [0, 20, 40])
+@pytest.mark.parametrize(
+  'first', [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (20, 40))]
+)
 def test_random_problems_agree_with_a_table(first):
   # A problem takes seconds to compile; `make fuzz` does that, too.
   _, failures = fuzz.run_seeds(range(first, first + 20), without=('xla',))

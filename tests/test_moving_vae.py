@@ -201,7 +201,9 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize('name', ['RB-REINFORCE+', 'RELAX'])
+@pytest.mark.parametrize(
+  'name', ['RELAX', pytest.param('RB-REINFORCE+', marks=pytest.mark.slow)]
+)
 def test_all_parts_are_trained_and_saved(name, tmp_path):
   model = make(METHODS[name]())
   model.compile(keras.optimizers.Adam(0.01), jit_compile=False)

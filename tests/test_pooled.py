@@ -157,8 +157,11 @@ def test_a_value_whose_natural_score_vanishes_is_included():
     lambda: tfd.Independent(
       tfd.Bernoulli(logits=np.array([[0.3, 2.0, -1.0], [0.1, 0.2, 3.0]])), 1
     ),
-    lambda: tfd.NegativeBinomial(
-      total_count=np.array([4.0, 1.5]), logits=np.array([0.0, -0.4])
+    pytest.param(
+      lambda: tfd.NegativeBinomial(
+        total_count=np.array([4.0, 1.5]), logits=np.array([0.0, -0.4])
+      ),
+      marks=pytest.mark.slow,
     ),
   ],
   ids=['Poisson', 'product', 'NegativeBinomial'],

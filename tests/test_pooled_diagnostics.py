@@ -283,6 +283,7 @@ def pool_of(table):
   return option
 
 
+@pytest.mark.slow
 def test_variances_of_a_batch_are_those_of_the_estimators():
   logits = np.reshape(MIXED, [2, 2, 4])  # also of a batch of rank 2
   problem = lambda x: (look_up(MIXED_COST), tfd.Categorical(logits=x))
@@ -401,6 +402,7 @@ def test_only_a_pool_spends_a_fraction_of_an_evaluation():
   assert found.estimator is pool.estimator
 
 
+@pytest.mark.slow
 def test_the_variance_of_a_pool_of_many_values_is_an_estimate():
   rng = np.random.default_rng(6)
   logits = rng.choice([1.0, 8.0], size=[4, 1]) * rng.normal(size=[4, 100])

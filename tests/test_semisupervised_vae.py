@@ -434,7 +434,9 @@ def test_batches_of_evaluation_have_noise_of_their_own():
   )
 
 
-@pytest.mark.parametrize('name', ['RB-REINFORCE', 'NVIL'])
+@pytest.mark.parametrize(
+  'name', ['NVIL', pytest.param('RB-REINFORCE', marks=pytest.mark.slow)]
+)
 def test_every_operation_of_a_step_runs_on_a_gpu(name):
   model = make(nvil() if name == 'NVIL' else None)
   model.compile(keras.optimizers.Adam(0.01), jit_compile=False)

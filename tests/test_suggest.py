@@ -265,6 +265,7 @@ def gathered(cost, number=number_of):
   return lambda z: tf.gather(cost, number(z))
 
 
+@pytest.mark.slow
 def test_suggestions_for_200_problems_are_the_best_by_enumeration():
   rng = np.random.default_rng(2019)
   num_near = 0

@@ -520,6 +520,7 @@ def test_exact_entropy_names_the_part_that_has_none():
     loss_of(lambda x, y: x, q, exact_entropy=True)
 
 
+@pytest.mark.slow
 def test_parts_may_be_drawn_in_strata():
   # By 2,000 draws: 5.5 standard errors.
   estimator = tfp_rb.rao_blackwellize(
