@@ -171,11 +171,15 @@ def settings_of(value):
 
 def assert_contains(found, expected):
   """Checks each setting of `expected`; newer versions may have more."""
-  if not isinstance(expected, dict):
+  if isinstance(expected, dict):
+    for name, part in expected.items():
+      assert_contains(found[name], part)
+  elif isinstance(expected, list):
+    assert len(found) == len(expected)
+    for one, part in zip(found, expected):
+      assert_contains(one, part)
+  else:
     assert found == expected
-    return
-  for name, part in expected.items():
-    assert_contains(found[name], part)
 
 
 @pytest.mark.parametrize('name', OF_0_1)
