@@ -131,6 +131,8 @@ def report(problems, output):
   figure, axis = plt.subplots(figsize=(7, 4), layout='constrained')
   for kind in SCALES:
     of_kind = [p for p in problems if p['rows'] == kind]
+    if not of_kind:
+      continue
     ratios = [p['ratio'] for p in of_kind]
     axis.ecdf(ratios, label=f'{kind} ({len(ratios)})')
     groups = {kind: of_kind}
