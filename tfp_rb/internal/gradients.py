@@ -156,7 +156,9 @@ def _pull_back_one_by_one(f, x, inputs, captured, cotangents):
   num_calls = x.shape[0]
 
   def step(i, slopes, totals):
-    own = tf.identity(x[i])
+    # A slice at a position that is unknown while compiling, `x[i]`, makes the
+    # XLA of older versions of TensorFlow pad `x` to twice its size.
+    own = tf.gather(x, i)
     sources = [own] * len(inputs) + captured
     with tf.GradientTape(watch_accessed_variables=False) as tape:
       tape.watch(sources)
@@ -164,7 +166,7 @@ def _pull_back_one_by_one(f, x, inputs, captured, cotangents):
     gradients = tape.gradient(
       value,
       sources,
-      output_gradients=cotangents[i],
+      output_gradients=tf.gather(cotangents, i),
       unconnected_gradients='zero',
     )
     # The gradient of `tf.gather` is a sparse `IndexedSlices`.

@@ -277,7 +277,7 @@ class EstimatorModel(keras.Model):
     names: list[str] = []
 
     def body(i: tf.Tensor) -> tuple[tf.Tensor]:
-      names[:] = self._train_on_batch(tuple(x[i] for x in stack))
+      names[:] = self._train_on_batch(tuple(tf.gather(x, i) for x in stack))
       return (i + 1,)
 
     # On a CPU this takes half the time of as many calls, since the variables
