@@ -203,7 +203,9 @@ def training_data(digits, first_epoch, seed):
     )
 
   data = tf.data.Dataset.counter(first_epoch).flat_map(epoch_of)
-  return data.map(lambda order: tf.gather(digits, order)).prefetch(2)
+  return models.prepare_dataset(
+    data.map(lambda order: tf.gather(digits, order))
+  )
 
 
 def split(mnist, num_images, num_test):
@@ -242,7 +244,8 @@ def entropy_weight(weight, num_steps):
 
 
 def evaluation_data(digits):
-  return tf.data.Dataset.from_tensor_slices(digits).batch(BATCH_SIZE)
+  data = tf.data.Dataset.from_tensor_slices(digits).batch(BATCH_SIZE)
+  return models.prepare_dataset(data)
 
 
 def run(model, seed, digits, test_data, folder, epochs, source):

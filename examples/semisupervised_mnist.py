@@ -151,13 +151,14 @@ def training_data(split, first_epoch, seed):
     )
 
   data = tf.data.Dataset.counter(first_epoch).flat_map(epoch_of)
-  return data.map(
+  data = data.map(
     lambda u, labeled: (
       tf.gather(unlabeled, u),
       tf.gather(images, labeled),
       tf.gather(labels, labeled),
     ),
-  ).prefetch(2)
+  )
+  return models.prepare_dataset(data)
 
 
 def method_of(name):
@@ -239,7 +240,8 @@ def warm_start(split, test_data, epochs, seed, path, **settings):
 
 def save_networks(model, path):
   """The weights of the model without those of its estimator."""
-  weights = {str(i): np.asarray(v) for i, v in enumerate(model.weights)}
+  found = enumerate(network_weights(model))
+  weights = {str(i): np.asarray(v) for i, v in found}
   unfinished = path.with_suffix('.part')
   with open(unfinished, 'wb') as file:
     np.savez(file, **weights)
@@ -248,8 +250,14 @@ def save_networks(model, path):
 
 def load_networks(model, path):
   with np.load(path, allow_pickle=False) as weights:
-    for i, variable in enumerate(model.weights):
+    for i, variable in enumerate(network_weights(model)):
       variable.assign(weights[str(i)])
+
+
+def network_weights(model):
+  """The weights of all networks but those of the estimator."""
+  networks = [x for x in model.layers if x is not model.estimator_layer]
+  return [weight for network in networks for weight in network.weights]
 
 
 def run(model, seed, split, data, start, folder, epochs, source):
@@ -295,7 +303,7 @@ def tune(methods, split, start, output, epochs, source, **settings):
 
 def evaluation_data(images, labels):
   data = tf.data.Dataset.from_tensor_slices((flat(images), labels))
-  return data.batch(1000)
+  return models.prepare_dataset(data.batch(1000))
 
 
 def main(argv):

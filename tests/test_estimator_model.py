@@ -258,6 +258,193 @@ def test_a_model_that_was_never_compiled_is_saved(tmp_path):
   assert_same(loaded.get_weights(), model.get_weights())
 
 
+class Plain(keras.Model):
+  """A model with a `train_step` of its own that holds an estimator."""
+
+  def __init__(self, estimator=None, **kwargs):
+    super().__init__(**kwargs)
+    self.encoder = keras.layers.Dense(4)
+    self.encoder.build([None, 5])
+    estimator = nvil() if estimator is None else estimator
+    self.chosen = models.EstimatorLayer(estimator)
+    self.built = True
+
+  def call(self, x):
+    return self.encoder(x)
+
+  def train_step(self, data):
+    (x,) = data
+    cost = tf.range(4.0)
+    with tf.GradientTape() as tape:
+      q = tfp.distributions.Categorical(logits=self(x))
+      loss = tf.reduce_mean(
+        tfp_rb.expectation(
+          lambda z: tf.gather(cost, z),
+          q,
+          self.chosen.estimator.bind(x),
+          seed=tf.stack([0, tf.cast(self.optimizer.iterations, tf.int32)]),
+        )
+      )
+    own = self.trainable_variables
+    self.optimizer.apply(tape.gradient(loss, own), own)
+    return {'loss': loss}
+
+  def get_config(self):
+    return {}
+
+
+@WITH_VARIABLES
+def test_a_plain_model_with_an_estimator_trains_on_after_loading(
+  estimate, tmp_path
+):
+  class Model(Plain):
+    def __init__(self, **kwargs):
+      super().__init__(learned() if estimate is relax else estimate(), **kwargs)
+
+  keras.utils.set_random_seed(0)
+  model = Model()
+  model.compile(keras.optimizers.Adam(0.01))
+  model.fit(data_of(X, X).unbatch().batch(12), verbose=0, shuffle=False)
+  model.save(tmp_path / 'model.keras')
+  loaded = keras.models.load_model(
+    tmp_path / 'model.keras', custom_objects={'Model': Model}
+  )
+  for m in (model, loaded):
+    m.fit(data_of(X, -X).unbatch().batch(12), verbose=0, shuffle=False)
+  states = [
+    [np.asarray(v) for v in (*m.weights, *m.optimizer.variables)]
+    for m in (model, loaded)
+  ]
+  assert_same(*states, rtol=1e-6)
+  own = model.chosen.trainable_variables
+  assert own
+  assert all(any(v is w for w in model.trainable_variables) for v in own)
+
+
+def test_the_best_weights_include_those_of_the_estimator():
+  model = compiled(learned())
+  best = model.get_weights()
+  model.fit(data_of(X), verbose=0)
+  (level,) = model.estimator.trainable_variables
+  assert float(level) != 0.5
+  model.set_weights(best)
+  assert float(level) == 0.5
+
+
+def test_moving_averages_cover_the_variables_of_the_estimator():
+  values = []
+
+  class Record(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+      (level,) = self.model.estimator.trainable_variables
+      values.append(float(level))
+
+  model = make(learned())
+  optimizer = keras.optimizers.SGD(0.05, use_ema=True, ema_momentum=0.5)
+  model.compile(optimizer, jit_compile=False)
+  model.fit(data_of(X, -X), verbose=0, callbacks=[Record()])
+  (level,) = model.estimator.trainable_variables
+  # Keras starts the average at the first value.
+  assert float(level) == pytest.approx(0.5 * (values[0] + values[1]))
+  assert values[0] != values[1]
+
+
+def test_averages_of_two_optimizers_are_refused():
+  model = make(learned())
+  for first, second in ((True, False), (False, True)):
+    with raises(ValueError, 'use_ema'):
+      model.compile(
+        keras.optimizers.SGD(0.05, use_ema=first),
+        estimator_optimizer=keras.optimizers.SGD(0.05, use_ema=second),
+      )
+
+
+def test_a_trained_model_is_exported_without_a_signature(tmp_path):
+  model = compiled(nvil())
+  with raises(ValueError, 'input_signature'):
+    model.export(str(tmp_path / 'too_early'), verbose=False)
+  model.fit(data_of(X, X), verbose=0)
+  model.export(str(tmp_path / 'model'), verbose=False)
+  served = tf.saved_model.load(str(tmp_path / 'model'))
+  np.testing.assert_allclose(served.serve(X[:3]), model(X[:3]), rtol=1e-6)
+
+
+# Datasets and progress.
+
+
+@pytest.mark.parametrize('num_steps', [None, 2])
+def test_the_progress_bar_counts_steps_not_stacks(capfd, num_steps):
+  model = compiled()
+  batches = tf.data.Dataset.from_tensor_slices(np.stack([X] * 7))
+  if num_steps:
+    batches = batches.repeat()
+  data = models.prepare_dataset(batches, steps_per_call=3)
+  model.fit(data, epochs=2, steps_per_epoch=num_steps, verbose=2)
+  shown = capfd.readouterr().out
+  assert shown.count('6/6' if num_steps else '7/7') == 2
+
+
+class StepByStep(Autoencoder):
+  """Takes the batches of a stack one by one."""
+
+  loops_over_stacks = False
+
+  def compute_step_loss(self, batch, estimator, seed):
+    assert batch[0].shape.rank == 2
+    return super().compute_step_loss(batch, estimator, seed)
+
+  def _train_on_stack(self, stack):
+    raise NotImplementedError
+
+
+def test_stacks_are_taken_apart_for_a_model_that_does_not_loop():
+  states = []
+  batches = tf.data.Dataset.from_tensor_slices(np.stack([X, -X, X, -X]))
+  for kind, size in ((Autoencoder, 1), (StepByStep, 2)):
+    model = make(kind=kind)
+    model.compile(keras.optimizers.SGD(0.05), jit_compile=False)
+    data = models.prepare_dataset(batches.repeat(), steps_per_call=size)
+    if size > 1:  # a static number of steps
+      data = data.map(lambda x: tf.ensure_shape(x, [2, 12, 5]))
+    model.fit(data, steps_per_epoch=4 // size, verbose=0)
+    assert int(model.optimizer.iterations) == 4
+    states.append(state_of(model))
+  assert_same(*states)
+
+
+def test_stacks_of_unknown_size_cannot_be_counted():
+  model = make(kind=StepByStep)
+  model.compile(keras.optimizers.SGD(0.05), jit_compile=False)
+  batches = tf.data.Dataset.from_tensor_slices(np.stack([X, X])).repeat()
+  with raises(ValueError, 'steps_per_epoch'):
+    model.fit(
+      models.prepare_dataset(batches, steps_per_call=2),
+      steps_per_epoch=1,
+      verbose=0,
+    )
+
+
+def test_a_prepared_dataset_has_no_autotuner_and_keeps_all_batches():
+  batches = tf.data.Dataset.from_tensor_slices(np.stack([X] * 5))
+  data = models.prepare_dataset(batches, steps_per_call=2)
+  assert data.options().autotune.enabled is False
+  assert [len(stack) for stack in data] == [2, 2, 1]
+  assert len(models.prepare_dataset(batches)) == 5
+
+
+@pytest.mark.parametrize(
+  ('dataset', 'steps', 'error', 'name'),
+  [
+    ([X], 1, TypeError, 'dataset'),
+    (tf.data.Dataset.from_tensor_slices(X).batch(5), 2, ValueError, 'dataset'),
+    (tf.data.Dataset.from_tensors(X), 0, ValueError, 'steps_per_call'),
+  ],
+)
+def test_what_cannot_be_prepared_is_refused(dataset, steps, error, name):
+  with raises(error, name):
+    models.prepare_dataset(dataset, steps_per_call=steps)
+
+
 # Configs.
 
 

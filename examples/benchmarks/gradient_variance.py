@@ -19,6 +19,13 @@ plt.style.use('seaborn-v0_8-colorblind')
 NORMAL_95 = 1.959964
 
 
+def copy_networks(source, target):
+  """Gives a model the weights of another one, not those of its estimator."""
+  for old, new in zip(source.layers, target.layers, strict=True):
+    if new is not target.estimator_layer:
+      new.set_weights(old.get_weights())
+
+
 def half_squared_distances(loss, groups, num_pairs, seed=1):
   """Of pairs of gradients.
 

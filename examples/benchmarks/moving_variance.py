@@ -60,7 +60,7 @@ def model_of(estimator, start):
     config['entropy_weight'] = float(weight)
   del config['estimator']
   model = models.MovingVAE(estimator, **config)
-  model.set_weights(saved.get_weights())
+  gradient_variance.copy_networks(saved, model)
   return model
 
 

@@ -96,11 +96,12 @@ def model_of(estimator, share_noise, start):
   """The model at the checkpoint, with this estimator."""
   keras.utils.set_random_seed(0)
   if start.suffix == '.keras':
-    config = keras.models.load_model(start).get_config()
+    saved = keras.models.load_model(start)
+    config = saved.get_config()
     config = {**config, 'share_noise': share_noise}
     del config['estimator']
     model = models.SemiSupervisedVAE(estimator, **config)
-    model.set_weights(keras.models.load_model(start).get_weights())
+    gradient_variance.copy_networks(saved, model)
   else:
     model = models.SemiSupervisedVAE(estimator, share_noise=share_noise)
     experiment.load_networks(model, start)
@@ -109,7 +110,7 @@ def model_of(estimator, share_noise, start):
 
 def train_estimator(model, data, num_steps):
   """Trains the variables of the estimator alone."""
-  variables = model.estimator_layer.estimator_variables
+  variables = model.estimator_layer.trainable_variables
   if not variables:
     return
   optimizer = keras.optimizers.Adam(1e-3)

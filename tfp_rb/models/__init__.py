@@ -2,6 +2,7 @@
 
 from tfp_rb.models._pixels import binarize
 from tfp_rb.models.control_variate import ControlVariate
+from tfp_rb.models.dataset import prepare_dataset
 from tfp_rb.models.estimator_layer import EstimatorLayer
 from tfp_rb.models.estimator_model import EstimatorModel
 from tfp_rb.models.moving_vae import MovingVAE
@@ -14,4 +15,5 @@ __all__ = [
   'MovingVAE',
   'SemiSupervisedVAE',
   'binarize',
+  'prepare_dataset',
 ]

@@ -11,6 +11,26 @@ from tfp_rb.internal.config import REGISTRY, deserialize, serialize
 
 __all__ = ['EstimatorLayer']
 
+
+class _SharedVariable(keras.Variable):
+  """A `tf.Variable` that Keras treats like one of its own."""
+
+  def __init__(self, variable: tf.Variable) -> None:
+    self._shared = variable
+    super().__init__(
+      tf.zeros_like,  # not called, see `_initialize`
+      shape=variable.shape,
+      dtype=variable.dtype.name,
+      trainable=variable.trainable,
+      autocast=False,
+      name=variable.name.split(':')[0].split('/')[-1],
+    )
+
+  def _initialize(self, value: Any) -> None:
+    del value
+    self._value = self._shared
+
+
 # So that Keras' own functions read and write our estimators, too.
 for _name, _kind in REGISTRY.items():
   if _name.startswith('tfp_rb>'):
@@ -21,17 +41,19 @@ for _name, _kind in REGISTRY.items():
 class EstimatorLayer(keras.layers.Layer):
   """Holds a `tfp_rb.GradientEstimator` inside a Keras model.
 
-  Keras trains and saves only its own variables, not those of an estimator (the
-  baseline of `NVIL`, the control variate of `RELAX`). This layer saves them
-  with the model. To train them, give `estimator_variables` to an optimizer in
-  your `train_step`, or use `tfp_rb.models.EstimatorModel`, which does so.
+  Keras knows only the variables of its own layers, not those of an estimator
+  (the baseline of `NVIL`, the control variate of `RELAX`). This layer makes
+  them part of the model: they are among its `trainable_variables` and
+  `weights`, so that the optimizer of a custom `train_step` trains them, moving
+  averages of the weights cover them, and files contain them.
+  `tfp_rb.models.EstimatorModel` has a layer of this kind.
 
   #### Examples
 
   ```python
   layer = tfp_rb.models.EstimatorLayer(
       tfp_rb.REINFORCE(tfp_rb.baselines.Learned(2.)))
-  layer.estimator_variables[0].numpy()  # ==> 2.0
+  layer.trainable_variables[0].numpy()  # ==> 2.0
   ```
   """
 
@@ -57,15 +79,22 @@ class EstimatorLayer(keras.layers.Layer):
             f'be trained. Call `{name}.build(input_shape)` first.'
           )
     self.estimator = estimator
+    for variable in estimator.variables:
+      if isinstance(variable, tf.Variable):  # Keras wraps its own variables.
+        variable = _SharedVariable(variable)
+      self._track_variable(variable)
     self.built = True
 
   @property
   def estimator_variables(self) -> list[tf.Variable]:
-    """The trainable variables of the estimator, for an optimizer."""
-    return [
-      v if isinstance(v, tf.Variable) else v.value  # Keras wraps its own
-      for v in self.estimator.trainable_variables
-    ]
+    """Is replaced by `trainable_variables`."""
+    # An error, because code that adds these variables to those of the model
+    # would now train each of them twice.
+    raise AttributeError(
+      '`estimator_variables` was removed in version 0.2: the '
+      '`trainable_variables` of the model contain the variables of the '
+      'estimator. Use those of this layer for an optimizer of their own.'
+    )
 
   @property
   def needs_vectors(self) -> bool:

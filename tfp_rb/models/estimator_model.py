@@ -1,6 +1,6 @@
 """The base class of Keras models with a discrete latent variable."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 import inspect
 from typing import Any, Literal, TypeVar
 
@@ -10,6 +10,8 @@ import tensorflow as tf
 from tfp_rb.estimators.base import GradientEstimator
 from tfp_rb.internal import config as configs
 from tfp_rb.internal.types import StatelessSeed
+from tfp_rb.models import _stacks
+from tfp_rb.models._metrics import Trackers
 from tfp_rb.models.estimator_layer import EstimatorLayer
 
 __all__ = ['EstimatorModel']
@@ -35,11 +37,15 @@ class EstimatorModel(keras.Model):
     are saved to and loaded from `.keras` files without further code. Register
     the subclass with Keras as in the example.
 
-  Two class attributes make training faster:
+  `tfp_rb.models.prepare_dataset` makes a dataset that `fit` reads at full
+  speed, and stacks its batches. Class attributes make training faster:
 
   * `batch_rank`, the rank of the first Tensor of a batch. With it `fit` also
     takes several batches at once, stacked along a new first dimension. These
-    steps run inside one compiled call, which takes half the time on a CPU.
+    steps run inside one compiled call, which takes half the time on a CPU if a
+    step takes a few milliseconds. Set `loops_over_stacks = False` if the model
+    has convolutions: XLA runs them about ten times slower inside a loop on a
+    CPU. `fit` then takes the batches of a stack one by one.
   * `metric_names`, the names that `compute_step_loss` returns, by default
     `('loss',)`. Keras traces the first step a second time for other names.
 
@@ -75,6 +81,7 @@ class EstimatorModel(keras.Model):
   """
 
   batch_rank: int | None = None  # `None`: `fit` takes no stacks of batches
+  loops_over_stacks: bool = True
   metric_names: tuple[str, ...] = ('loss',)
 
   def __new__(cls, *args: Any, **kwargs: Any) -> 'EstimatorModel':
@@ -103,7 +110,8 @@ class EstimatorModel(keras.Model):
     self.seed = seed
     self.estimator_layer = EstimatorLayer(estimator, name='estimator')
     self.estimator_optimizer: Any = None
-    self._trackers = _Trackers(self.metric_names)
+    self._batch_signature: tf.TensorSpec | None = None
+    self._trackers = Trackers(self.metric_names)
 
   def compute_step_loss(
     self,
@@ -149,6 +157,19 @@ class EstimatorModel(keras.Model):
   def built(self, value: bool) -> None:
     # Keras sets it when a model is called, which builds some layers only.
     del value
+
+  @property
+  def trainable_variables(self) -> list[keras.Variable]:
+    # Those of the estimator come last, as in files of version 0.1. Optimizers
+    # of Keras find the moving average of a variable by its position.
+    own = self.estimator_layer.trainable_variables
+    numbers = {id(v) for v in own}
+    found = super().trainable_variables
+    return [v for v in found if id(v) not in numbers] + own
+
+  @property
+  def trainable_weights(self) -> list[keras.Variable]:
+    return self.trainable_variables
 
   @property
   def metrics(self) -> list[keras.Metric]:
@@ -227,15 +248,31 @@ class EstimatorModel(keras.Model):
     if estimator_optimizer is not None:
       estimator_optimizer = keras.optimizers.get(estimator_optimizer)
     self.estimator_optimizer = estimator_optimizer
-    own = self.estimator_layer.estimator_variables
-    model = [v.value for v in self.trainable_variables]
-    if estimator_optimizer is None:
-      model, own = model + own, []
-    self._variable_groups = [(self.optimizer, model)]
-    if own:
-      self._variable_groups.append((self.estimator_optimizer, own))
+    variables = [v.value for v in self.trainable_variables]
+    self._variable_groups = [(self.optimizer, variables)]
+    num_own = len(self.estimator_layer.trainable_variables)
+    if estimator_optimizer is not None and num_own:
+      self._check_averages()
+      self._variable_groups = [
+        (self.optimizer, variables[:-num_own]),
+        (self.estimator_optimizer, variables[-num_own:]),
+      ]
     for group_optimizer, variables in self._variable_groups:
       group_optimizer.build(variables)
+
+  def _check_averages(self) -> None:
+    """Raises if Keras would average the variables of two optimizers as one."""
+    optimizers = {
+      'optimizer': self.optimizer,
+      'estimator_optimizer': self.estimator_optimizer,
+    }
+    for name, optimizer in optimizers.items():
+      if optimizer.use_ema:
+        raise ValueError(
+          f'`{name}` must not have `use_ema=True` if the estimator has an '
+          'optimizer of its own; got both. Leave out `estimator_optimizer`, so '
+          'that one optimizer averages all variables.'
+        )
 
   def _check_layers(self) -> None:
     """Raises unless all variables exist, which the optimizer has to know."""
@@ -245,6 +282,40 @@ class EstimatorModel(keras.Model):
         f'All layers must be built before `compile`; got {names} without '
         'variables. Call their `build(input_shape)` in `__init__`.'
       )
+
+  def fit(self, *args: Any, **kwargs: Any) -> keras.callbacks.History:
+    call = inspect.signature(super().fit).bind(*args, **kwargs)
+    call.apply_defaults()
+    given = call.arguments
+    if _stacks.has_stacks(given['x'], self.batch_rank):
+      if not self.loops_over_stacks:
+        given['x'], given['steps_per_epoch'] = _stacks.unstacked(
+          given['x'], given['steps_per_epoch']
+        )
+      elif given['verbose'] != 0 and not _stacks.has_progress(
+        given['callbacks']
+      ):
+        shown = _stacks.StepProgress()
+        given['callbacks'] = [given['callbacks'] or [], shown]
+    return super().fit(*call.args, **call.kwargs)
+
+  @property
+  def serving_signature(self) -> tf.TensorSpec | None:
+    """The input of `call` in an exported model, by default that of `fit`."""
+    return self._batch_signature
+
+  def export(self, *args: Any, **kwargs: Any) -> None:
+    call = inspect.signature(super().export).bind(*args, **kwargs)
+    call.apply_defaults()
+    if call.arguments['input_signature'] is None:
+      if self.serving_signature is None:
+        raise ValueError(
+          '`input_signature` must be given for a model that was not trained, '
+          'which has not seen its inputs; got None. Call `fit` first, or pass '
+          'a list with one `tf.TensorSpec`.'
+        )
+      call.arguments['input_signature'] = [self.serving_signature]
+    super().export(*call.args, **call.kwargs)
 
   def train_step(
     self, data: tf.Tensor | tuple[tf.Tensor, ...]
@@ -306,6 +377,9 @@ class EstimatorModel(keras.Model):
     """Returns a list of gradients for each optimizer, and the metrics."""
     # Not 1 in float16 only, where Keras' optimizer divides by it.
     scale = self.optimizer.scale_loss(tf.constant(1.0))
+    self._batch_signature = tf.TensorSpec(
+      [None, *batch[0].shape[1:]], batch[0].dtype
+    )
     with tf.GradientTape() as tape:
       values = self.step_metrics(batch, seed)
       own_share = (self._loss_share * scale) * values['loss']
@@ -385,25 +459,6 @@ class EstimatorModel(keras.Model):
   def compile_from_config(self, config: dict[str, Any]) -> None:
     config = keras.saving.deserialize_keras_object(config)
     self.compile(**config)
-
-
-class _Trackers:
-  """The means over steps of what each of them returns, as Keras metrics."""
-
-  def __init__(self, names: Sequence[str]) -> None:
-    self.by_name = {name: keras.metrics.Mean(name=name) for name in names}
-
-  def update(self, values: dict[str, tf.Tensor]) -> list[str]:
-    """Adds the values of one step, and returns their names."""
-    for name, value in values.items():
-      if name not in self.by_name:
-        with tf.init_scope():  # its variables outlive the traced function
-          self.by_name[name] = keras.metrics.Mean(name=name)
-      self.by_name[name].update_state(value)
-    return list(values)
-
-  def results(self, names: list[str]) -> dict[str, tf.Tensor]:
-    return {name: self.by_name[name].result() for name in names}
 
 
 def _serialize(value: Any, name: str) -> Any:

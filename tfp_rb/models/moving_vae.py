@@ -51,9 +51,10 @@ class MovingVAE(EstimatorModel):
   lit pixels.
 
   `fit` takes a dataset of digits `[B, window, window]` with values from 0 to
-  255, or `[S, B, window, window]` for `S` steps inside one compiled call. The
-  model binarizes the digits and places them anew at each step, at whole pixels.
-  As in the authors' code, a digit never reaches the last row or column.
+  255. From stacks `[S, B, window, window]` it takes one batch at a time,
+  because a loop around convolutions is slow under XLA on a CPU. The model
+  binarizes the digits and places them anew at each step, at whole pixels. As in
+  the authors' code, a digit never reaches the last row or column.
 
   Between two locations `f` is not continuous: the encoder sees a mixture of
   windows, but the decoder's image lies at the most probable location. Therefore
@@ -78,6 +79,7 @@ class MovingVAE(EstimatorModel):
   """
 
   batch_rank = 3
+  loops_over_stacks = False
   metric_names = ('loss', 'rest')
 
   def __init__(
@@ -161,6 +163,10 @@ class MovingVAE(EstimatorModel):
     self.decoder = network(latent_dim, [hidden_units], window**2)
     self._nelbo_metric = keras.metrics.Mean(name='negative_elbo')
     self._distance_metric = keras.metrics.Mean(name='distance')
+
+  @property
+  def serving_signature(self) -> tf.TensorSpec:
+    return tf.TensorSpec([None, self.frames.size, self.frames.size], tf.float32)
 
   def call(self, frames: tf.Tensor) -> tf.Tensor:
     """Returns the log-probabilities of the locations, `[B, frame * frame]`."""

@@ -11,7 +11,7 @@ import tensorflow_probability as tfp
 from tfp_rb._expectation import expectation
 from tfp_rb.estimators import REINFORCE, GradientEstimator
 from tfp_rb.estimators.rao_blackwell import rao_blackwellize
-from tfp_rb.internal import random
+from tfp_rb.internal import random, shapes
 from tfp_rb.internal.types import Seed, StatelessSeed, TensorLike
 from tfp_rb.models._layers import MLP, ConcatDense
 from tfp_rb.models._pixels import binarize
@@ -137,6 +137,10 @@ class SemiSupervisedVAE(EstimatorModel):
     self._nelbo_metric = keras.metrics.Mean(name='negative_elbo')
     self._accuracy_metric = keras.metrics.Mean(name='accuracy')
 
+  @property
+  def serving_signature(self) -> tf.TensorSpec:
+    return tf.TensorSpec([None, self.num_pixels], tf.float32)
+
   def call(self, images: tf.Tensor) -> tf.Tensor:
     """Returns the log-probabilities of the labels.
 
@@ -221,9 +225,7 @@ class SemiSupervisedVAE(EstimatorModel):
       estimator = self.estimator.at_step(step)
     atom_seed, noise_seed, labeled_seed = random.split_seed(seed, n=3)
     # One product of matrices for all images.
-    size = unlabeled.shape[0]
-    if size is None:  # the last batch may be smaller
-      size = tf.shape(unlabeled)[0]
+    size = shapes.leading(unlabeled)
     images = tf.concat([unlabeled, labeled], axis=0)
     log_probs, image_part = self(images), self.encoder_input.of_first(images)
     log_probs, log_probs_of_labeled = log_probs[:size], log_probs[size:]
@@ -264,11 +266,11 @@ class SemiSupervisedVAE(EstimatorModel):
     unlabeled, labeled, labels = batch
     self._check(unlabeled, None, 'unlabeled')
     self._check(labeled, labels, 'labeled', 'labels')
-    draw_seed, *pixel_seeds = random.split_seed(seed, n=3)
-    unlabeled, labeled = (
-      binarize(x, s)
-      for x, s in zip((unlabeled, labeled), pixel_seeds, strict=True)
-    )
+    draw_seed, pixel_seed = random.split_seed(seed, n=2)
+    # One call for all pixels, which saves a few percent of a step.
+    size = shapes.leading(unlabeled)
+    images = binarize(tf.concat([unlabeled, labeled], axis=0), pixel_seed)
+    unlabeled, labeled = images[:size], images[size:]
     of_unlabeled, of_labeled, log_probs = self.losses_of(
       unlabeled, labeled, labels, draw_seed, estimator=estimator
     )
