@@ -103,6 +103,16 @@ def test_methods_of_the_targets_are_methods_of_the_experiment(script):
     name
     for target in script.TARGETS
     for name in target[:2]
-    if name[0] == 'tfp_rb' and name not in (script.FIT, script.BARE)
-  }
+    if name[0] == 'tfp_rb'
+  } - {script.FIT, script.BARE, script.PRODUCTS}
   assert {method for _, method in ours} <= set(script.experiment.METHODS)
+
+
+def test_the_products_of_a_step_are_those_of_the_model(script):
+  model = script.models.SemiSupervisedVAE()
+  kernels = [tuple(v.shape) for v in model.trainable_weights if v.ndim == 2]
+  layers = script.matrix_products.layers_of_step(64, num_atoms=2)
+  assert sorted(kernels) == sorted((n, m) for _, n, m, _ in layers)
+  operations = script.matrix_products.num_operations(layers)
+  # Two labels of 64 images and one of 64 others pass encoder and decoder.
+  assert operations == pytest.approx(0.42e9, rel=0.02)
