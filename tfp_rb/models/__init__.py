@@ -2,6 +2,7 @@
 
 from tfp_rb.models._pixels import binarize
 from tfp_rb.models.control_variate import ControlVariate
+from tfp_rb.models.distributed import distributed_evaluate, distributed_fit
 from tfp_rb.models.estimator_layer import EstimatorLayer
 from tfp_rb.models.estimator_model import EstimatorModel
 from tfp_rb.models.moving_vae import MovingVAE
@@ -14,4 +15,6 @@ __all__ = [
   'MovingVAE',
   'SemiSupervisedVAE',
   'binarize',
+  'distributed_evaluate',
+  'distributed_fit',
 ]
