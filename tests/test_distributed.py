@@ -176,19 +176,19 @@ halves = two.experimental_distribute_values_from_function(
 )
 
 
-def step(nvil, x):
+def step(estimator, x):
   q = tfp.distributions.Categorical(logits=tf.tile([[90.0, 0.0]], [len(x), 1]))
-  return tfp_rb.expectation(lambda z: 0.0 * tf.cast(z, x.dtype) + x, q, nvil,
+  return tfp_rb.expectation(lambda z: 0.0 * tf.cast(z, x.dtype) + x, q, estimator,
                             seed=[0, 1])
 
 
 averages = []
 for strategy, x in ((one, rows), (two, halves)):
   with strategy.scope():
-    nvil = tfp_rb.NVIL(tf.constant(0.5), center=True, normalize=True)
-  strategy.run(step, args=(nvil, x))  # eager
-  tf.function(lambda: strategy.run(step, args=(nvil, x)))()
-  averages.append([nvil.moving_mean, nvil.moving_variance])
+    estimator = tfp_rb.NVIL(tf.constant(0.5), center=True, normalize=True)
+  strategy.run(step, args=(estimator, x))  # eager
+  tf.function(lambda: strategy.run(step, args=(estimator, x)))()
+  averages.append([estimator.moving_mean, estimator.moving_variance])
 for single, mirrored in zip(*averages, strict=True):
   a, b = mirrored.values
   assert a.numpy() == b.numpy(), (a, b)
@@ -202,7 +202,8 @@ for strategy in (one, two):
     model = make(tfp_rb.Exact(), kind=Reporting)
     model.compile(keras.optimizers.SGD(0.05), jit_compile=False)
   history = models.distributed_fit(
-    model, data.batch(2, drop_remainder=True), epochs=2, validation_data=tests, verbose=0
+    model, data.batch(2, drop_remainder=True), epochs=2, validation_data=tests,
+    verbose=0,
   ).history
   found.append((model.get_weights(), history))
 (weights, history), (others, other_history) = found
@@ -224,9 +225,8 @@ for make_estimator in (
     model.compile(keras.optimizers.SGD(0.05), jit_compile=True)
   models.distributed_fit(model, data, epochs=2, verbose=0)
   for variable in model.estimator.variables:
-    variable = getattr(variable, 'value', variable)  # Keras wraps its own
     if not hasattr(variable, 'values'):
-      variable = variable()
+      variable = variable.value  # Keras wraps its own
     a, b = (v.numpy() for v in variable.values)
     np.testing.assert_array_equal(a, b)
   path = tempfile.mkdtemp() + '/model.keras'

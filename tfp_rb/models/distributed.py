@@ -105,9 +105,11 @@ def distributed_fit(
       checkpoints.
     max_to_keep: Python `int`, the number of checkpoints to keep.
     callbacks: List of Keras callbacks. They run in every worker, with the
-      metrics of all replicas at the end of an epoch and none after a batch.
-      Pass those that write files in the chief only. What they remember is not
-      part of a checkpoint.
+      metrics of all replicas at the end of an epoch and none after a batch. A
+      callback that saves the model must run in every worker, with another path
+      in each, because saving reads variables of all replicas. One that writes
+      nothing but metrics may be passed in the chief only. What callbacks
+      remember is not part of a checkpoint.
     verbose: 0 is silent, 1 shows a progress bar, 2 prints a line for each
       epoch; in the chief only.
 
@@ -146,7 +148,9 @@ def distributed_fit(
     for epoch in range(step // batches.steps_per_epoch, epochs):
       logs = _train_epoch(model, train, batches, caller, epoch)
       if validation_data is not None:
+        caller.on_test_begin()
         found = test.on(validation_data)
+        caller.on_test_end(found)
         logs |= {f'val_{name}': value for name, value in found.items()}
       caller.on_epoch_end(epoch, logs)
       if checkpoints is not None:
