@@ -1,7 +1,12 @@
 """Training on several replicas, in one process and in two."""
 
+import csv
+import importlib.util
 import json
+import pathlib
 import signal
+import subprocess
+import sys
 import time
 
 import keras
@@ -15,6 +20,8 @@ import small_autoencoder
 import small_vae
 from tfp_rb import models
 import workers
+
+EXAMPLES = pathlib.Path(__file__).resolve().parents[1] / 'examples'
 
 # One process.
 
@@ -178,8 +185,8 @@ halves = two.experimental_distribute_values_from_function(
 
 def step(estimator, x):
   q = tfp.distributions.Categorical(logits=tf.tile([[90.0, 0.0]], [len(x), 1]))
-  return tfp_rb.expectation(lambda z: 0.0 * tf.cast(z, x.dtype) + x, q, estimator,
-                            seed=[0, 1])
+  f = lambda z: 0.0 * tf.cast(z, x.dtype) + x
+  return tfp_rb.expectation(f, q, estimator, seed=[0, 1])
 
 
 averages = []
@@ -328,3 +335,78 @@ def test_a_killed_worker_does_not_change_the_result(tmp_path, victim):
   assert again[0]['epochs'][-1] == epochs - 1
   assert {x['digest'] for x in again} == {whole[0]['digest']}
   assert not list(folder.glob('temporary*'))
+
+
+# Examples.
+
+
+@pytest.mark.slow
+def test_the_mnist_example_trains_in_two_processes(tmp_path):
+  for epochs in (1, 2):  # the second run goes on
+    chief, _ = workers.run(
+      '--smoke',
+      '--source=embedded',
+      '--methods=RB-REINFORCE',
+      '--num_seeds=1',
+      '--warm_start_epochs=1',
+      f'--epochs={epochs}',
+      f'--output_dir={tmp_path}',
+      program=EXAMPLES / 'semisupervised_mnist.py',
+    )
+  assert 'RB-REINFORCE' in chief.splitlines()[-4]
+  folder = tmp_path / 'RB-REINFORCE' / '0'
+  with open(folder / 'log.csv') as file:
+    rows = list(csv.DictReader(file))
+  assert [row['epoch'] for row in rows] == ['0', '1']
+  one, other = (
+    keras.saving.load_model(path / 'last.keras')
+    for path in (folder, folder / 'worker_1')
+  )
+  for a, b in zip(one.get_weights(), other.get_weights(), strict=True):
+    np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_workers_writes_what_it_prints(tmp_path):
+  printed = subprocess.run(
+    [
+      sys.executable,
+      str(EXAMPLES / 'benchmarks' / 'workers.py'),
+      '--smoke',
+      '--num_images=64',
+      '--batch_sizes=16',
+      '--epochs=1',
+      '--rounds=1',
+      f'--output_dir={tmp_path}',
+    ],
+    capture_output=True,
+    text=True,
+    timeout=600,
+    check=True,
+  ).stdout
+  with open(tmp_path / 'workers.csv') as file:
+    rows = list(csv.DictReader(file))
+  assert [row['workers'] for row in rows] == ['1', '2', 'none']
+  for row in rows:
+    assert f'seconds {row["seconds"]}' in printed
+    assert float(row['seconds']) > 0.0
+
+
+# Ray is an extra; where it is not installed there is nothing to test.
+if importlib.util.find_spec('ray') is not None:
+
+  @pytest.mark.slow
+  def test_ray_trains_with_two_workers(tmp_path):
+    script = str(EXAMPLES / 'ray_train.py')
+    flags = ['--epochs=2', '--units=16', f'--output_dir={tmp_path}']
+    printed = subprocess.run(
+      [sys.executable, script, *flags],
+      capture_output=True,
+      text=True,
+      timeout=900,
+      check=False,
+    )
+    assert printed.returncode == 0, printed.stderr[-4000:]
+    assert "'epoch': 1" in printed.stdout
+    assert "'val_accuracy'" in printed.stdout
+    assert len(list((tmp_path / 'checkpoints').glob('*.index'))) == 2
