@@ -64,9 +64,9 @@ notebooks: $(VENV)/.installed-dev  ## Run the notebooks anew, in full
 	  --ExecutePreprocessor.record_timing=False \
 	  --ExecutePreprocessor.extra_arguments="$(QUIET)" colab/*.ipynb
 
-docs: $(VENV)/.installed-test  ## Write the API reference to docs/
+docs: $(VENV)/.installed-test  ## Write the API reference to build/docs/
 	PDOC_ALLOW_EXEC=1 $(RUN) -W error::UserWarning -m pdoc --docformat google \
-	  --footer-text 'tfp_rb' --output-directory docs \
+	  --footer-text 'tfp_rb' --output-directory build/docs \
 	  tfp_rb tfp_rb.datasets tfp_rb.diagnostics tfp_rb.models
 
 wheel: $(VENV)/.installed-test  ## Build a wheel into dist/
@@ -83,7 +83,7 @@ release-check: $(VENV)/.installed-dev  ## Build, check, and test what is built
 	build/venv/bin/pytest -n $(JOBS) --dist worksteal
 
 clean:  ## Remove builds and caches; keep the environment and outputs/
-	rm -rf build dist docs *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find tfp_rb tests examples -name __pycache__ -type d -prune \
 	  -exec rm -rf {} + 2>/dev/null || true
 

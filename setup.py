@@ -40,6 +40,7 @@ TEST = EXAMPLES + [
   'wheel',
 ]
 NOTEBOOKS = EXAMPLES + ['ipykernel', 'nbconvert']
+RAY = EXAMPLES + ['ray[train]>=2.40']
 BENCHMARKS = EXAMPLES + ['storchastic', 'torch']
 
 setup(
@@ -70,6 +71,7 @@ setup(
     'test': TEST,
     'notebooks': NOTEBOOKS,
     'benchmarks': BENCHMARKS,
+    'ray': RAY,
     'dev': sorted({*TEST, *NOTEBOOKS, 'twine'}),
   },
   classifiers=[

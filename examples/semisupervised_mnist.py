@@ -20,6 +20,18 @@ was, when started again with the same flags, and ends with the same numbers.
 warm start, or with few labels, the classifier may unlearn the labels before it
 learns from the other images; `--demo` gives them a larger weight.
 
+Several processes, on one machine or more, train each model together if the
+environment variable `TF_CONFIG` names them. Start two workers in two terminals,
+with the same flags and a folder that both share:
+
+  TF_CONFIG='{"cluster": {"worker": ["localhost:2222", "localhost:2223"]},
+    "task": {"type": "worker", "index": 0}}' \\
+    python examples/semisupervised_mnist.py --methods=RB-REINFORCE
+
+and the same with `"index": 1` in the second one. Each step then takes 64 images
+of either kind, 32 in each process. If a process is stopped, end the other one
+and start both again.
+
 Reference: Runjing Liu et al. Rao-Blackwellized stochastic gradients for
 discrete distributions. ICML 2019. https://arxiv.org/abs/1810.04777
 """
@@ -33,6 +45,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+import distributed_runs
 import semisupervised_report
 import step_sizes
 import tfp_rb
@@ -260,6 +273,19 @@ def network_weights(model):
   return [weight for network in networks for weight in network.weights]
 
 
+def run_together(workers, method, seed, split, *args, **settings):
+  """`run` of a method in several processes, each of which calls this."""
+  data, start, folder, epochs, source = args
+  with workers.strategy.scope():
+    model = make_model(method, seed, **settings)
+  load_networks(model, start)
+  num_steps, _ = steps_of(len(split.unlabeled[1]))
+  workers.train(
+    model, training_data(split, 0, seed), num_steps, data, folder, epochs,
+    'val_negative_elbo', source,
+  )  # fmt: skip
+
+
 def run(model, seed, split, data, start, folder, epochs, source):
   """Trains a model from the warm start, or goes on with it.
 
@@ -308,6 +334,7 @@ def evaluation_data(images, labels):
 
 def main(argv):
   del argv
+  workers = distributed_runs.Workers()
   output = pathlib.Path(FLAGS.output_dir)
   if FLAGS.plot_only:
     semisupervised_report.report(output, METHODS)
@@ -354,6 +381,8 @@ def main(argv):
   begin = lambda: warm_start(
     split, test_data, warm_epochs, 901, start, **settings
   )
+  if not workers.is_chief:
+    workers.wait_for(about, start)
   first = training_runs.start_of(
     about, {'source': mnist.source, 'settings': settings}, begin
   )
@@ -361,6 +390,8 @@ def main(argv):
     begin()
   print(f'Warm start: {first}')
   if FLAGS.tune:
+    if workers.is_several:
+      raise app.UsageError('`--tune` runs in one process: unset `TF_CONFIG`.')
     tune(methods, split, start, output, epochs, mnist.source, **settings)
     return
   for i in range(num_seeds):
@@ -371,11 +402,16 @@ def main(argv):
         f'{method}, seed {seed}, {epochs} epochs: '
         f'run {number} of {num_seeds * len(methods)}'
       )
-      run(
-        make_model(method, seed, **settings), seed, split, test_data, start,
-        output / method / str(seed), epochs, mnist.source,
+      rest = (
+        split, test_data, start, output / method / str(seed), epochs,
+        mnist.source,
       )  # fmt: skip
-      semisupervised_report.report(output, METHODS)
+      if workers.is_several:
+        run_together(workers, method, seed, *rest, **settings)
+      else:
+        run(make_model(method, seed, **settings), seed, *rest)
+      if workers.is_chief:
+        semisupervised_report.report(output, METHODS)
   print(f'Figures and CSV files are in {output}.')
 
 

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tfp_rb.designs import Atoms, is_draw
 from tfp_rb.internal.config import Configurable
+from tfp_rb.internal.replicas import sum_over_replicas
 from tfp_rb.internal.types import Distribution
 
 __all__ = [
@@ -209,7 +210,8 @@ def mean_over_draws(
   Args:
     x: `Tensor` of shape `[m] + batch_shape`.
     atoms: `Atoms`.
-    keep_batch: Python `bool`, whether each batch member has its own mean.
+    keep_batch: Python `bool`, whether each batch member has its own mean. The
+      mean over the batch is that of all replicas of `tf.distribute`.
 
   Returns:
     mean: `Tensor` of `batch_shape`, or a scalar; 0 where nothing is drawn (the
@@ -221,9 +223,12 @@ def mean_over_draws(
   weights = tf.math.divide_no_nan(weights, tf.reduce_sum(weights, axis=0))
   if keep_batch:
     return tf.reduce_sum(weights * x, axis=0)
-  return tf.math.divide_no_nan(
-    tf.reduce_sum(weights * x), tf.reduce_sum(weights)
+  total, weight = tf.unstack(
+    sum_over_replicas(
+      tf.stack([tf.reduce_sum(weights * x), tf.reduce_sum(weights)])
+    )
   )
+  return tf.math.divide_no_nan(total, weight)
 
 
 def check_level(level: Any, value: tf.Tensor, atoms: Atoms) -> tf.Tensor:

@@ -140,6 +140,18 @@ class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
     return self.differentiates_f
 
   @property
+  def keeps_averages(self) -> bool:
+    """Whether every call updates averages, which all replicas exchange.
+
+    Such a call cannot be compiled by each replica of `tf.distribute` alone.
+    """
+    return any(
+      module.keeps_averages
+      for module in self.submodules
+      if isinstance(module, GradientEstimator)
+    )
+
+  @property
   def chooses_atoms(self) -> str | None:
     """Why the estimator must choose its own atoms; `None` if it need not.
 

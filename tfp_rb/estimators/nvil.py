@@ -11,6 +11,7 @@ from tfp_rb.baselines.base import check_level, mean_over_draws
 from tfp_rb.designs import Atoms, evaluate, is_draw
 from tfp_rb.estimators.base import Estimate, GradientEstimator
 from tfp_rb.internal import checks, gradients
+from tfp_rb.internal.replicas import sum_over_replicas
 from tfp_rb.internal.types import Distribution, Integrand, StatelessSeed
 
 __all__ = ['NVIL']
@@ -36,10 +37,17 @@ class NVIL(GradientEstimator):
   updates. Make the estimator once, and bind the inputs of each step with
   `with_inputs`.
 
-  Several threads, `tf.data` pipelines and replicas of `tf.distribute` may use
-  the same estimator at once. The moving averages are the exception: every call
-  reads and updates them, so the result depends on the order of the calls. Give
-  each thread its own estimator, or leave `center` and `normalize` off.
+  Several threads and `tf.data` pipelines may use the same estimator at once.
+  The moving averages are the exception: every call reads and updates them, so
+  the result depends on the order of the calls. Give each thread its own
+  estimator, or leave `center` and `normalize` off.
+
+  On several replicas of `tf.distribute` the averages are those of the whole
+  batch, and equal on all replicas: every call inside `strategy.run` exchanges
+  20 bytes. Make the estimator inside `strategy.scope()`. TensorFlow cannot
+  exchange anything inside a function that each replica compiles by itself, so
+  do not call `expectation` within a nested `tf.function(jit_compile=True)`
+  there. `tfp_rb.models.distributed_fit` takes care of this.
 
   #### Examples
 
@@ -111,6 +119,10 @@ class NVIL(GradientEstimator):
 
   why_not_pooled = None
 
+  @property
+  def keeps_averages(self) -> bool:
+    return self.center or self.normalize
+
   def bind(self, *inputs: Any) -> 'NVIL':
     # A Tensor or a callable without arguments needs no inputs.
     return self.with_inputs(*inputs) if _takes_inputs(self.baseline) else self
@@ -175,11 +187,12 @@ class NVIL(GradientEstimator):
     return self.baseline()
 
   def _update(self, signal: tf.Tensor, atoms: Atoms) -> None:
-    """Updates the averages with the draws of the whole batch."""
+    """Updates the averages with the draws of the batch, on all replicas."""
     mean = mean_over_draws(signal, atoms, keep_batch=False)
     variance = mean_over_draws((signal - mean) ** 2, atoms, keep_batch=False)
     # Without any draw both are 0, and the averages stay as they are.
     is_drawn = tf.reduce_any(is_draw(atoms) & (atoms.weights > 0.0))
+    is_drawn = sum_over_replicas(tf.cast(is_drawn, mean.dtype)) > 0.0
     for average, new in (
       (self.moving_mean, mean),
       (self.moving_variance, variance),

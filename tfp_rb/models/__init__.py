@@ -3,6 +3,7 @@
 from tfp_rb.models._pixels import binarize
 from tfp_rb.models.control_variate import ControlVariate
 from tfp_rb.models.dataset import prepare_dataset
+from tfp_rb.models.distributed import distributed_evaluate, distributed_fit
 from tfp_rb.models.estimator_layer import EstimatorLayer
 from tfp_rb.models.estimator_model import EstimatorModel
 from tfp_rb.models.moving_vae import MovingVAE
@@ -15,5 +16,7 @@ __all__ = [
   'MovingVAE',
   'SemiSupervisedVAE',
   'binarize',
+  'distributed_evaluate',
+  'distributed_fit',
   'prepare_dataset',
 ]

@@ -71,7 +71,7 @@ class StepProgress(keras.callbacks.ProgbarLogger):
     super().on_epoch_end(epoch, logs)
 
   def _num_steps(self) -> int:
-    return int(self.model.optimizer.iterations)
+    return int(self.model.optimizer.iterations.numpy())  # also mirrored
 
   def _set_target(self, num_steps: int) -> None:
     self.target = num_steps

@@ -3,7 +3,6 @@
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from tfp_rb.estimators.base import GradientEstimator, check_estimator
@@ -131,7 +130,7 @@ class EstimatorLayer(keras.layers.Layer):
 
   def save_own_variables(self, store: Any) -> None:
     for i, variable in enumerate(self.estimator.variables):
-      store[str(i)] = np.asarray(variable)
+      store[str(i)] = variable.numpy()  # also of a mirrored one
 
   def load_own_variables(self, store: Any) -> None:
     variables = self.estimator.variables

@@ -12,6 +12,7 @@ from tfp_rb.internal import config as configs
 from tfp_rb.internal.types import StatelessSeed
 from tfp_rb.models import _stacks
 from tfp_rb.models._metrics import Trackers
+from tfp_rb.models._workers import num_workers
 from tfp_rb.models.estimator_layer import EstimatorLayer
 
 __all__ = ['EstimatorModel']
@@ -25,9 +26,10 @@ class EstimatorModel(keras.Model):
   A subclass defines its layers in `__init__` and its loss in
   `compute_step_loss`. The base class does the rest:
 
-  * `compile`, `fit`, `evaluate`, callbacks and several replicas work as in
+  * `compile`, `fit`, `evaluate`, callbacks and several devices work as in
     every Keras model. Each scalar that `compute_step_loss` returns is reported
-    as a metric.
+    as a metric. On several machines, `tfp_rb.models.distributed_fit` trains
+    the model.
   * The variables of the estimator (the network of `NVIL`, the control variate
     and temperature of `RELAX`, a `Learned` baseline) are trained and saved with
     the model.
@@ -221,7 +223,9 @@ class EstimatorModel(keras.Model):
       estimator_optimizer: A Keras optimizer for the variables of the estimator.
         Default: `optimizer` trains them, too.
       jit_compile: As in `keras.Model.compile`. With several replicas only the
-        gradient is compiled, because Keras cannot compile an optimizer there.
+        gradient is compiled, because Keras cannot compile an optimizer there;
+        nothing is compiled if the estimator exchanges averages in every step
+        (`NVIL` with `center` or `normalize`).
       **kwargs: Other arguments of `keras.Model.compile`, except for losses and
         metrics.
 
@@ -235,11 +239,14 @@ class EstimatorModel(keras.Model):
           f'`{name}` must not be given; got {kwargs[name]!r}. The loss and the '
           'metrics of this model are what `compute_step_loss` returns.'
         )
-    num_replicas = self.distribute_strategy.num_replicas_in_sync
+    strategy = self.distribute_strategy
+    num_replicas = strategy.num_replicas_in_sync
     self._loss_share = 1.0 / num_replicas  # the optimizer sums over replicas
     self._gradients = self._plain_gradients
-    if num_replicas > 1:
-      if jit_compile:
+    if num_replicas > 1 or isinstance(
+      strategy, tf.distribute.MultiWorkerMirroredStrategy
+    ):
+      if jit_compile and not self.estimator.keeps_averages:
         self._gradients = tf.function(
           self._plain_gradients, autograph=False, jit_compile=True
         )
@@ -284,6 +291,7 @@ class EstimatorModel(keras.Model):
       )
 
   def fit(self, *args: Any, **kwargs: Any) -> keras.callbacks.History:
+    self._check_one_worker('fit', 'distributed_fit')
     call = inspect.signature(super().fit).bind(*args, **kwargs)
     call.apply_defaults()
     given = call.arguments
@@ -419,7 +427,19 @@ class EstimatorModel(keras.Model):
     total = tf.reduce_sum(tf.cast(x, tf.int32))
     return tf.stack([self.seed, -1 - total])
 
+  def _check_one_worker(self, method: str, instead: str) -> None:
+    # Keras reads one value per worker as if it were a Tensor, and fails
+    # (https://github.com/keras-team/keras/issues/20585).
+    number = num_workers(self.distribute_strategy)
+    if number > 1:
+      raise RuntimeError(
+        f'`{method}` of Keras requires a single worker; got a strategy with '
+        f'{number} workers. Call `tfp_rb.models.{instead}(model, data)` in '
+        'every worker instead.'
+      )
+
   def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+    self._check_one_worker('evaluate', 'distributed_evaluate')
     # Keras 3.12 returns Tensors where a model has more metrics than it tests.
     found = super().evaluate(*args, **kwargs)
     as_number = lambda x: float(x) if tf.is_tensor(x) else x

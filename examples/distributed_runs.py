@@ -1,0 +1,107 @@
+"""Runs of an experiment that several processes make together.
+
+A run has the folder of `training_runs`, with `checkpoints` to resume from. The
+chief, worker 0, writes it; the others write their copies of the models to
+folders of their own, `worker_1` and so on.
+"""
+
+import pathlib
+import time
+
+from absl import app
+import tensorflow as tf
+
+import checkpoints
+from tfp_rb import models
+import training_runs
+
+
+class Workers:
+  """The processes that `TF_CONFIG` names; without it, this one alone.
+
+  Make it first in a program: the first operation fixes the devices.
+  """
+
+  def __init__(self):
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    cluster = resolver.cluster_spec().as_dict()
+    self.number = sum(
+      len(cluster.get(kind, [])) for kind in ('chief', 'worker')
+    )
+    self.index = 0
+    self.strategy = tf.distribute.get_strategy()
+    if self.number > 1:
+      self.index = resolver.task_id
+      if 'chief' in cluster and resolver.task_type != 'chief':
+        self.index += 1
+      self.strategy = tf.distribute.MultiWorkerMirroredStrategy()
+
+  @property
+  def is_several(self):
+    return self.number > 1
+
+  @property
+  def is_chief(self):
+    return self.index == 0
+
+  def wait_for(self, *paths, hours=24):
+    """Waits until the chief has written some files."""
+    end = time.monotonic() + 3600 * hours
+    for path in paths:
+      while not path.exists():
+        if time.monotonic() > end:
+          raise app.UsageError(
+            f'The chief must write {path}, and has not after {hours} hours. Is '
+            '`--output_dir` a folder that all workers share?'
+          )
+        time.sleep(0.5)
+
+  def train(
+    self, model, data, num_steps, validation_data, folder, epochs, monitor,
+    source,
+  ):  # fmt: skip
+    """Trains a model, or goes on where a run was stopped.
+
+    Args:
+      model: A compiled `EstimatorModel` of this strategy, at its start.
+      data: `tf.data.Dataset` of global batches without end.
+      num_steps: Steps of the optimizer in an epoch.
+      validation_data: `tf.data.Dataset`.
+      folder: `pathlib.Path` of the run.
+      epochs: Python `int`, in all.
+      monitor: Name of the metric that `best.keras` minimises.
+      source: Python `str`, what the data are.
+    """
+    log = folder / 'log.csv'
+    best = float('inf')
+    own = folder if self.is_chief else folder / f'worker_{self.index}'
+    own.mkdir(parents=True, exist_ok=True)
+    written = []
+    done = finished_epochs(folder / 'checkpoints', num_steps)
+    if self.is_chief:
+      before = training_runs.keep_rows(log, done)
+      if len(before) != done:
+        raise app.UsageError(
+          f'{log} must have a row for each of the {done} epochs of the newest '
+          f'checkpoint, but has {len(before)}. Remove {folder} to begin again.'
+        )
+      written.append(training_runs.Log(log, source))
+      best = min((float(row[monitor]) for row in before), default=best)
+    models.distributed_fit(
+      model,
+      data,
+      epochs=epochs,
+      steps_per_epoch=num_steps,
+      validation_data=validation_data,
+      directory=folder / 'checkpoints',
+      callbacks=[*written, checkpoints.Checkpoints(own, monitor, best)],
+      verbose=2,
+    )
+
+
+def finished_epochs(folder, num_steps):
+  """The epochs of the newest checkpoint of `distributed_fit`."""
+  newest = tf.train.latest_checkpoint(str(folder))
+  if newest is None:
+    return 0
+  return int(pathlib.Path(newest).name.rpartition('-')[2]) // num_steps

@@ -1,0 +1,102 @@
+"""Trains the semi-supervised model with Ray Train, on several workers.
+
+Ray starts the workers, sets `TF_CONFIG` in each of them, and starts all of them
+again if one fails; `distributed_fit` trains, writes checkpoints and resumes.
+Ray Train is an extra: `pip install .[ray]`.
+
+  python examples/ray_train.py --num_workers=2 --epochs=3
+
+`--output_dir` must be a folder that all machines share. The images are the
+2,000 digits that come with the package.
+"""
+
+import pathlib
+
+from absl import app, flags
+import ray
+from ray import train
+from ray.train.tensorflow import TensorflowTrainer
+
+FLAGS = flags.FLAGS
+BATCH_SIZE = 64  # of all workers together
+
+
+def train_worker(config):
+  """What every worker runs.
+
+  Args:
+    config: Dictionary of `epochs`, `directory` and `units`.
+  """
+  import keras
+  import tensorflow as tf
+
+  # Before anything else: the first operation fixes the devices.
+  strategy = tf.distribute.MultiWorkerMirroredStrategy()
+  from tfp_rb import datasets, models
+
+  class Report(keras.callbacks.Callback):
+    """Reports to Ray after every epoch; all workers have the same metrics."""
+
+    def on_epoch_end(self, epoch, logs=None):
+      train.report({'epoch': epoch, **logs})
+
+  split = datasets.split_mnist(datasets.load_mnist('embedded'))
+  flat = lambda images: images.reshape([len(images), -1])
+  labeled = tf.data.Dataset.from_tensor_slices(
+    (flat(split.labeled[0]), split.labeled[1])
+  )
+  unlabeled = tf.data.Dataset.from_tensor_slices(flat(split.unlabeled[0]))
+  data = tf.data.Dataset.zip(
+    unlabeled.shuffle(10_000, seed=0), labeled.shuffle(10_000, seed=1).repeat()
+  )
+  data = data.map(lambda x, y: (x, *y)).batch(BATCH_SIZE, drop_remainder=True)
+  validation = tf.data.Dataset.from_tensor_slices(
+    (flat(split.validation[0]), split.validation[1])
+  )
+  keras.utils.set_random_seed(0)
+  with strategy.scope():
+    units = [config['units']]
+    model = models.SemiSupervisedVAE(
+      classifier_units=units, hidden_units=units, alpha=500.0
+    )
+    model.compile(keras.optimizers.Adam(1e-3), jit_compile=False)
+  models.distributed_fit(
+    model,
+    data,
+    epochs=config['epochs'],
+    validation_data=validation.batch(100),
+    directory=config['directory'],
+    callbacks=[Report()],
+    verbose=2,
+  )
+
+
+def main(argv):
+  del argv
+  output = pathlib.Path(FLAGS.output_dir).resolve()
+  ray.init(num_cpus=FLAGS.num_workers + 1, include_dashboard=False)
+  trainer = TensorflowTrainer(
+    train_worker,
+    train_loop_config={
+      'epochs': FLAGS.epochs,
+      'directory': str(output / 'checkpoints'),
+      'units': FLAGS.units,
+    },
+    scaling_config=train.ScalingConfig(num_workers=FLAGS.num_workers),
+    run_config=train.RunConfig(
+      name='semisupervised_mnist',
+      storage_path=str(output / 'ray'),
+      failure_config=train.FailureConfig(max_failures=3),
+    ),
+  )
+  result = trainer.fit()
+  print(f'Last metrics: {result.metrics}')
+  ray.shutdown()
+
+
+if __name__ == '__main__':
+  flags.DEFINE_integer('num_workers', 2, 'Processes that train together.')
+  flags.DEFINE_integer('epochs', 3, 'Passes over the unlabeled images.')
+  flags.DEFINE_integer('units', 128, 'Units of every hidden layer.')
+  flags.DEFINE_string('output_dir', 'outputs/ray_train', 'A shared folder.')
+  app.run(main)

@@ -1,0 +1,215 @@
+"""A worker of `test_distributed.py`: trains small models, reports its weights.
+
+  python distributed_worker.py OUTPUT compare RB NVIL
+  python distributed_worker.py OUTPUT train DIRECTORY EPOCHS
+  python distributed_worker.py OUTPUT errors
+
+Each worker writes `OUTPUT.<its number>.json`.
+"""
+
+import hashlib
+import json
+import os
+import sys
+import time
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+# Before anything else: the first operation fixes the devices.
+STRATEGY = tf.distribute.MultiWorkerMirroredStrategy()
+NUMBER = json.loads(os.environ['TF_CONFIG'])['task']['index']
+
+import small_autoencoder  # noqa: E402
+import small_vae  # noqa: E402
+import tfp_rb  # noqa: E402
+from tfp_rb import models  # noqa: E402
+
+ESTIMATORS = {
+  'RB': lambda: tfp_rb.rao_blackwellize(tfp_rb.REINFORCE(), num_summed=1),
+  'NVIL': lambda: tfp_rb.NVIL(small_vae.network([None, 20]), center=True),
+  'RELAX': lambda: tfp_rb.RELAX(
+    models.ControlVariate(20, atom_size=3), scale=tf.Variable(1.0)
+  ),
+  'Learned': lambda: tfp_rb.REINFORCE(tfp_rb.baselines.Learned()),
+  'Gumbel': lambda: tfp_rb.GumbelSoftmax(tfp_rb.AnnealedTemperature(rate=0.1)),
+  'pooled': lambda: tfp_rb.pooled(budget_per_row=1.5),
+}
+
+
+def vae(name):
+  model = small_vae.make(ESTIMATORS[name](), seed=5)
+  # One number for all variables, of the size of their gradients here.
+  model.compile(keras.optimizers.SGD(0.125), jit_compile=False)
+  return model
+
+
+def batch_of(step):
+  """A global batch: 8 images of either kind, others in each step."""
+  rng = np.random.default_rng(step)
+  images = rng.integers(0, 256, size=[2, 8, 20]).astype(np.uint8)
+  return (*images, rng.integers(0, 3, size=[8]).astype(np.int32))
+
+
+def data_of(num_steps):
+  batches = [batch_of(i) for i in range(num_steps)]
+  return tf.data.Dataset.from_tensor_slices(
+    tuple(np.stack(part) for part in zip(*batches, strict=True))
+  )
+
+
+def state_of(model):
+  variables = [*model.weights, *model.estimator.variables]
+  return [v.numpy() for v in variables]
+
+
+def digest(state):
+  return hashlib.sha256(b''.join(x.tobytes() for x in state)).hexdigest()
+
+
+def step_of_both_halves(name):
+  """One process: the mean of the gradients that the two replicas draw."""
+  model = vae(name)
+  trained = [
+    *model.trainable_variables,
+    *model.estimator_layer.estimator_variables,
+  ]
+  kept = [v for v in model.estimator.variables if not v.trainable]
+  start = [v.numpy() for v in kept]
+  gradients, averages = [], []
+  for replica in range(2):
+    half = slice(4 * replica, 4 * replica + 4)
+    seed = tf.constant([5 + 1_000_003 * replica, 0])
+    batch = tuple(tf.constant(x[half]) for x in batch_of(0))
+    values = [v.value if not isinstance(v, tf.Variable) else v for v in trained]
+    with tf.GradientTape() as tape:
+      loss = model.step_metrics(batch, seed)['loss']
+    gradients.append(tape.gradient(loss, values))
+    averages.append([v.numpy() for v in kept])
+    for variable, value in zip(kept, start, strict=True):
+      variable.assign(value)
+  for i, variable in enumerate(trained):
+    variable.assign_sub(0.125 * (gradients[0][i] + gradients[1][i]) / 2.0)
+  for i, variable in enumerate(kept):
+    if variable.shape.rank == 0 and 'variance' not in variable.name:
+      variable.assign((averages[0][i] + averages[1][i]) / 2.0)
+  return state_of(model)
+
+
+class AfterEpoch(keras.callbacks.Callback):
+  """Keeps the state after the first epoch."""
+
+  def on_epoch_end(self, epoch, logs=None):
+    if epoch == 0:
+      self.state = state_of(self.model)
+
+
+def compare(name):
+  """Trains three steps, and compares the first with that of one process."""
+  with STRATEGY.scope():
+    model = vae(name)
+  first = AfterEpoch()
+  history = models.distributed_fit(
+    model, data_of(3), steps_per_epoch=1, epochs=3, callbacks=[first]
+  )
+  expected = step_of_both_halves(name)
+  gaps = [
+    float(np.max(np.abs(a - b)))
+    for a, b, v in zip(
+      first.state, expected, [*model.weights, *model.estimator.variables]
+    )
+    if 'variance' not in v.name  # which is about the mean of both halves
+  ]
+  return {
+    'digest': digest(state_of(model)),
+    'gap': max(gaps),
+    'moved': float(np.max(np.abs(first.state[0] - state_of(vae(name))[0]))),
+    'loss': history.history['loss'],
+  }
+
+
+def exact():
+  """Without randomness, two workers make the steps of one process."""
+  x = small_autoencoder.X
+  data = small_autoencoder.data_of(x, x + 1.0, x - 1.0)
+  found = []
+  for strategy in (STRATEGY, tf.distribute.get_strategy()):
+    with strategy.scope():
+      model = small_autoencoder.make(tfp_rb.Exact())
+      model.compile(keras.optimizers.Adam(0.05), jit_compile=False)
+    history = models.distributed_fit(
+      model, data, epochs=2, validation_data=data.take(3), verbose=0
+    ).history
+    found.append((model.get_weights(), history))
+  (weights, history), (others, other_history) = found
+  return {
+    'digest': digest(weights),
+    'gap': max(float(np.max(np.abs(a - b))) for a, b in zip(weights, others)),
+    'history': history,
+    'other_history': other_history,
+  }
+
+
+class Slowly(keras.callbacks.Callback):
+  """Leaves time for a kill."""
+
+  def on_epoch_end(self, epoch, logs=None):
+    print('epoch', epoch, flush=True)
+    time.sleep(0.2)
+
+
+def train(directory, epochs):
+  with STRATEGY.scope():
+    model = small_vae.make(ESTIMATORS['NVIL'](), seed=5)
+    model.compile(keras.optimizers.Adam(0.01), jit_compile=False)
+  data = data_of(4).shuffle(4, seed=3)
+  history = models.distributed_fit(
+    model,
+    data,
+    epochs=int(epochs),
+    steps_per_epoch=3,  # no multiple of the length: a pass ends in an epoch
+    directory=directory,
+    callbacks=[Slowly()],
+    verbose=2,
+  )
+  return {'digest': digest(state_of(model)), 'epochs': history.epoch}
+
+
+def errors():
+  """What a user meets who does it another way."""
+  outside = ESTIMATORS['NVIL']()
+  with STRATEGY.scope():
+    model = vae('RB')
+    mixed = small_vae.make(outside)
+    mixed.compile('sgd', jit_compile=False)
+  attempts = {
+    'fit': lambda: model.fit(data_of(1)),
+    'evaluate': lambda: model.evaluate(data_of(1)),
+    'outside': lambda: models.distributed_fit(mixed, data_of(1)),
+    'rows': lambda: models.distributed_fit(
+      model, data_of(1).unbatch().batch(3, drop_remainder=True)
+    ),
+  }
+  messages = {}
+  for name, attempt in attempts.items():
+    try:
+      attempt()
+    except (RuntimeError, ValueError) as error:
+      messages[name] = f'{type(error).__name__}: {error}'
+  return messages
+
+
+def main(output, kind, *args):
+  if kind == 'compare':
+    found = {
+      name: exact() if name == 'Exact' else compare(name) for name in args
+    }
+  else:
+    found = {'train': train, 'errors': errors}[kind](*args)
+  with open(f'{output}.{NUMBER}.json', 'w') as file:
+    json.dump(found, file)
+
+
+if __name__ == '__main__':
+  main(*sys.argv[1:])
