@@ -71,10 +71,7 @@ def digest(state):
 def step_of_both_halves(name):
   """One process: the mean of the gradients that the two replicas draw."""
   model = vae(name)
-  trained = [
-    *model.trainable_variables,
-    *model.estimator_layer.estimator_variables,
-  ]
+  trained = model.trainable_variables
   kept = [v for v in model.estimator.variables if not v.trainable]
   start = [v.numpy() for v in kept]
   gradients, averages = [], []
@@ -82,7 +79,7 @@ def step_of_both_halves(name):
     half = slice(4 * replica, 4 * replica + 4)
     seed = tf.constant([5 + 1_000_003 * replica, 0])
     batch = tuple(tf.constant(x[half]) for x in batch_of(0))
-    values = [v.value if not isinstance(v, tf.Variable) else v for v in trained]
+    values = [v.value for v in trained]
     with tf.GradientTape() as tape:
       loss = model.step_metrics(batch, seed)['loss']
     gradients.append(tape.gradient(loss, values))
