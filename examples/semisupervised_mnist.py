@@ -33,6 +33,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+import kept_files
 import semisupervised_report
 import step_sizes
 import tfp_rb
@@ -218,7 +219,10 @@ def warm_start(split, test_data, epochs, seed, path, **settings):
     metrics: Dictionary, of the test images.
   """
   model = make_model('REINFORCE', seed, learning_rate=1e-3, **settings)
-  if not path.exists():
+  problem = kept_files.problem_of(path)
+  if problem:
+    if kept_files.is_known(path):
+      print(f'`{path}` {problem}; the warm start is repeated.')
     # The labeled images stand in for the unlabeled, whose weight is 0.
     alone = split._replace(unlabeled=split.labeled)
     model.unlabeled_weight = 0.0
@@ -231,19 +235,36 @@ def warm_start(split, test_data, epochs, seed, path, **settings):
       shuffle=False,  # the data are
       verbose=0,
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save_networks(model, path)
+    save_networks(model, path, same=training_runs.has_runs(path.parent))
   load_networks(model, path)
   return model.evaluate(test_data, return_dict=True, verbose=0)
 
 
-def save_networks(model, path):
-  """The weights of the model without those of its estimator."""
+def save_networks(model, path, same=False):
+  """Writes the weights of the model without those of its estimator.
+
+  Args:
+    model: Of `make_model`.
+    path: `pathlib.Path` of the file.
+    same: Python `bool`, whether the file must not differ from the one before.
+  """
   weights = {str(i): np.asarray(v) for i, v in enumerate(model.weights)}
   unfinished = path.with_suffix('.part')
-  with open(unfinished, 'wb') as file:
+  num_bytes = sum(v.nbytes for v in weights.values())
+  with (
+    kept_files.room_for(path, num_bytes, unfinished),
+    unfinished.open('wb') as file,
+  ):
     np.savez(file, **weights)
-  unfinished.replace(path)
+  before = kept_files.listed(path)
+  if same and before and kept_files.digest_of(unfinished) not in before:
+    raise kept_files.Refused(
+      f'`{path}` is missing or damaged, and the warm start that was repeated '
+      f'({unfinished}) has other weights than the one that the runs in '
+      f'{path.parent} started from. Pass the flags of that time, restore the '
+      'file from a copy, or pass another `--output_dir`.'
+    )
+  kept_files.put(unfinished, path)
 
 
 def load_networks(model, path):
@@ -252,7 +273,7 @@ def load_networks(model, path):
       variable.assign(weights[str(i)])
 
 
-def run(model, seed, split, data, start, folder, epochs, source):
+def run(model, seed, split, data, start, folder, epochs, source, restart=False):
   """Trains a model from the warm start, or goes on with it.
 
   Args:
@@ -264,6 +285,7 @@ def run(model, seed, split, data, start, folder, epochs, source):
     folder: `pathlib.Path` of the run.
     epochs: Python `int`, in all.
     source: Python `str`, what the data are.
+    restart: Python `bool`, whether to begin again if it cannot be resumed.
 
   Returns:
     log: The columns of the log by epoch.
@@ -278,16 +300,19 @@ def run(model, seed, split, data, start, folder, epochs, source):
     epochs,
     'val_negative_elbo',
     source,
+    restart,
   )
 
 
-def tune(methods, split, start, output, epochs, source, **settings):
+def tune(
+  methods, split, start, output, epochs, source, restart=False, **settings
+):
   """The paper's grid of step sizes, by the validation images."""
   data = evaluation_data(*split.validation)
 
   def run_one(method, step_size, rate, folder):
     model = make_model(method, 0, step_size, rate, **settings)
-    return run(model, 0, split, data, start, folder, epochs, source)
+    return run(model, 0, split, data, start, folder, epochs, source, restart)
 
   columns = ('val_negative_elbo', 'val_accuracy')
   step_sizes.compare(methods, run_one, columns, output, source)
@@ -346,14 +371,20 @@ def main(argv):
   begin = lambda: warm_start(
     split, test_data, warm_epochs, 901, start, **settings
   )
-  first = training_runs.start_of(
-    about, {'source': mnist.source, 'settings': settings}, begin
-  )
-  if not start.exists():  # only the results were there
-    begin()
+  # Processes with other methods may share the folder; they wait here.
+  with kept_files.lock(output / 'start.lock', wait=True):
+    first = training_runs.start_of(
+      about, {'source': mnist.source, 'settings': settings}, begin,
+      FLAGS.restart,
+    )  # fmt: skip
+    if kept_files.problem_of(start):  # or only the results were there
+      begin()
   print(f'Warm start: {first}')
   if FLAGS.tune:
-    tune(methods, split, start, output, epochs, mnist.source, **settings)
+    tune(
+      methods, split, start, output, epochs, mnist.source, FLAGS.restart,
+      **settings,
+    )  # fmt: skip
     return
   for i in range(num_seeds):
     seed = FLAGS.first_seed + i
@@ -365,7 +396,7 @@ def main(argv):
       )
       run(
         make_model(method, seed, **settings), seed, split, test_data, start,
-        output / method / str(seed), epochs, mnist.source,
+        output / method / str(seed), epochs, mnist.source, FLAGS.restart,
       )  # fmt: skip
       semisupervised_report.report(output, METHODS)
   print(f'Figures and CSV files are in {output}.')
@@ -391,6 +422,7 @@ def define_flags():
   flags.DEFINE_bool(
     'plot_only', False, 'Only tables and figures, of CSV files.'
   )
+  flags.DEFINE_bool('restart', False, training_runs.RESTART_HELP)
   flags.DEFINE_bool('tune', False, 'Compare the step sizes of the paper.')
   flags.DEFINE_bool('demo', False, 'Three methods, as long as 3 minutes allow.')
   flags.DEFINE_bool(
