@@ -1,4 +1,4 @@
-"""Writes the weights of a run: `last.keras`, `best.keras` and the backup.
+"""Writes weights: `last.keras` and `best.keras`, backups, and warm starts.
 
 It differs from `keras.callbacks.ModelCheckpoint` and `BackupAndRestore` in
 three ways. It assembles an archive on the disk, not in memory, where 200 MB of
@@ -58,7 +58,8 @@ class Backup(keras.callbacks.Callback):
     unfinished = self.folder / 'unfinished.weights.h5'
     with kept_files.room_for(latest, num_bytes(self.model), unfinished):
       self.model.save_weights(unfinished, overwrite=True)
-    if latest.exists():
+    # If it was damaged, the run was resumed from the previous one.
+    if not kept_files.problem_of(latest):
       kept_files.put(latest, previous)
     kept_files.put(unfinished, latest)
 
@@ -80,6 +81,15 @@ def num_bytes(model):
     int(np.prod(v.shape)) * tf.as_dtype(v.dtype).size
     for v in variables_of(model)
   )
+
+
+def bytes_of_run(model, folder):
+  """Returns how much space the files of a run will still need."""
+  files = [folder / 'last.keras', folder / 'best.keras']
+  files += [folder / 'backup' / name for name in BACKUPS]
+  missing = sum(not path.exists() for path in files)
+  # While `save` writes two of them, there are three more files.
+  return (missing + 3) * num_bytes(model)
 
 
 def save(model, *paths):
@@ -105,3 +115,38 @@ def save(model, *paths):
     kept_files.put(copy, path)
   kept_files.put(archive, last)
   shutil.rmtree(unfinished)
+
+
+def save_networks(model, path, same=False):
+  """Writes the weights of the model without those of its estimator.
+
+  Args:
+    model: Of `make_model`.
+    path: `pathlib.Path` of the file.
+    same: Python `bool`, whether the file must not differ from the one before.
+  """
+  weights = {str(i): np.asarray(v) for i, v in enumerate(model.weights)}
+  unfinished = path.with_suffix('.part')
+  num_bytes = sum(v.nbytes for v in weights.values())
+  with (
+    kept_files.room_for(path, num_bytes, unfinished),
+    unfinished.open('wb') as file,
+  ):
+    np.savez(file, **weights)
+  before = kept_files.listed(path)
+  if path.exists():  # It may be the digest that is damaged, not the file.
+    before.append(kept_files.digest_of(path))
+  if same and before and kept_files.digest_of(unfinished) not in before:
+    raise kept_files.Refused(
+      f'`{path}` {kept_files.problem_of(path)}. It was computed again, to '
+      f'{unfinished.name}, with other weights than those that the runs in '
+      f'{path.parent} started from. Pass the flags of that time, restore the '
+      'file from a copy, or pass another `--output_dir`.'
+    )
+  kept_files.put(unfinished, path)
+
+
+def load_networks(model, path):
+  with np.load(path, allow_pickle=False) as weights:
+    for i, variable in enumerate(model.weights):
+      variable.assign(weights[str(i)])

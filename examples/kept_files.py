@@ -137,21 +137,30 @@ def room_for(path, num_bytes, unfinished):
     num_bytes: Python `int`, how much the writing needs at least.
     unfinished: `pathlib.Path` of what is removed if it fails.
   """
+  require_room(path, num_bytes)
   try:
-    if shutil.disk_usage(path.parent).free < num_bytes:
-      raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     yield
   except OSError as error:
     if unfinished.is_dir():
       shutil.rmtree(unfinished)
     unfinished.unlink(missing_ok=True)
-    free = shutil.disk_usage(path.parent).free
-    raise Refused(
-      f'Writing `{path}` requires {num_bytes / 1e6:.1f} MB, and '
-      f'{free / 1e6:.1f} MB are free there, but it failed: {error}. All '
-      'files written before are kept. Free some space, then run the same '
-      'command again.'
-    ) from error
+    raise no_room(path, num_bytes, error) from error
+
+
+def require_room(path, num_bytes):
+  """Raises an error if the disk of a path has not so much space."""
+  if shutil.disk_usage(path.parent).free < num_bytes:
+    raise no_room(path, num_bytes, os.strerror(errno.ENOSPC))
+
+
+def no_room(path, num_bytes, reason):
+  """Returns an error that says how much is needed."""
+  free = shutil.disk_usage(path.parent).free
+  return Refused(
+    f'Writing `{path}` requires {num_bytes / 1e6:.1f} MB, and {free / 1e6:.1f} '
+    f'MB are free there, but it failed: {reason}. All files written before are '
+    'kept. Free some space, then run the same command again.'
+  )
 
 
 @contextlib.contextmanager

@@ -29,10 +29,10 @@ import pathlib
 
 from absl import app, flags
 import keras
-import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from checkpoints import load_networks, save_networks
 import kept_files
 import semisupervised_report
 import step_sizes
@@ -238,39 +238,6 @@ def warm_start(split, test_data, epochs, seed, path, **settings):
     save_networks(model, path, same=training_runs.has_runs(path.parent))
   load_networks(model, path)
   return model.evaluate(test_data, return_dict=True, verbose=0)
-
-
-def save_networks(model, path, same=False):
-  """Writes the weights of the model without those of its estimator.
-
-  Args:
-    model: Of `make_model`.
-    path: `pathlib.Path` of the file.
-    same: Python `bool`, whether the file must not differ from the one before.
-  """
-  weights = {str(i): np.asarray(v) for i, v in enumerate(model.weights)}
-  unfinished = path.with_suffix('.part')
-  num_bytes = sum(v.nbytes for v in weights.values())
-  with (
-    kept_files.room_for(path, num_bytes, unfinished),
-    unfinished.open('wb') as file,
-  ):
-    np.savez(file, **weights)
-  before = kept_files.listed(path)
-  if same and before and kept_files.digest_of(unfinished) not in before:
-    raise kept_files.Refused(
-      f'`{path}` is missing or damaged, and the warm start that was repeated '
-      f'({unfinished}) has other weights than the one that the runs in '
-      f'{path.parent} started from. Pass the flags of that time, restore the '
-      'file from a copy, or pass another `--output_dir`.'
-    )
-  kept_files.put(unfinished, path)
-
-
-def load_networks(model, path):
-  with np.load(path, allow_pickle=False) as weights:
-    for i, variable in enumerate(model.weights):
-      variable.assign(weights[str(i)])
 
 
 def run(model, seed, split, data, start, folder, epochs, source, restart=False):

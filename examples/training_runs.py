@@ -6,14 +6,18 @@ resume from, and `tensorboard`. All but the last have digests, and a run that
 differs from what was written is refused, or repaired from what is left.
 """
 
+import contextlib
 import csv
+import errno
 import io
 import json
+import os
 import sys
 import time
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 import checkpoints
 import kept_files
@@ -77,26 +81,42 @@ def train(
       print(f'{done} epochs are done already.')
     if done < epochs:
       before = rows_of(log)[:done]
-      model.fit(
-        data_from(done),
-        initial_epoch=done,
-        epochs=epochs,
-        steps_per_epoch=num_steps // per_call,
-        validation_data=validation_data,
-        shuffle=False,  # the data are
-        # A bar that moves if someone looks on, else a line for each epoch.
-        verbose=1 if sys.stdout.isatty() else 2,
-        callbacks=[
-          Log(log, before, source),
-          keras.callbacks.TensorBoard(
-            str(folder / 'tensorboard'), write_graph=False
-          ),
-          checkpoints.Checkpoints(folder, monitor, least(before, monitor)),
-          # The last one: what it counts as done has been written.
-          checkpoints.Backup(folder / 'backup'),
-        ],
-      )
+      callbacks = [
+        Log(log, before, source),
+        keras.callbacks.TensorBoard(
+          str(folder / 'tensorboard'), write_graph=False
+        ),
+        checkpoints.Checkpoints(folder, monitor, least(before, monitor)),
+        # The last one: what it counts as done has been written.
+        checkpoints.Backup(folder / 'backup'),
+      ]
+      with _room_for_run(model, folder):
+        model.fit(
+          data_from(done),
+          initial_epoch=done,
+          epochs=epochs,
+          steps_per_epoch=num_steps // per_call,
+          validation_data=validation_data,
+          shuffle=False,  # the data are
+          # A bar that moves if someone looks on, else a line for each epoch.
+          verbose=1 if sys.stdout.isatty() else 2,
+          callbacks=callbacks,
+        )
     return read_log(log)
+
+
+@contextlib.contextmanager
+def _room_for_run(model, folder):
+  """Says how much a run needs if the disk is full, or TensorBoard finds so."""
+  needed = checkpoints.bytes_of_run(model, folder)
+  kept_files.require_room(folder / 'backup', needed)
+  try:
+    yield
+  except tf.errors.ResourceExhaustedError as error:
+    reason = os.strerror(errno.ENOSPC)
+    if reason not in str(error):  # but memory
+      raise
+    raise kept_files.no_room(folder / 'tensorboard', needed, reason) from error
 
 
 def least(rows, column):
@@ -161,6 +181,8 @@ def load_backup(model, folder, steps_per_epoch):
     _refuse(folder, f'`log.csv` has the epochs {logged}{there}')
   if epochs is None and len(logged) > 1:
     _refuse(folder, '; '.join(reasons) or '`backup` is missing')
+  if reasons and epochs:
+    reasons.append(f'the run goes on from the backup of epoch {epochs}')
   if epochs is None:
     # The first backup is written after the first row of the log.
     reasons.append(f'the first epoch of {folder} is repeated')

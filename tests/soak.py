@@ -41,6 +41,7 @@ WEIGHTS = (
   'warm_start.npz', RUN / 'last.keras', RUN / 'best.keras',
   RUN / 'backup' / 'latest.weights.h5',
 )  # fmt: skip
+KEPT = ('.keras', '.h5', '.npz', '.csv', '.json', '')
 TEXTS = ('warm_start.json', 'generated.csv')
 
 
@@ -131,7 +132,9 @@ def damage(rng, folder):
   ]
   if not files:
     return None
-  path = rng.choice(files)
+  # Lock files and what a kill left behind are damaged, too, but less often.
+  weights = [8 if path.suffix in KEPT else 1 for path in files]
+  (path,) = rng.choices(files, weights)
   kind = rng.choice(['flip', 'truncate', 'delete'])
   content = bytearray(path.read_bytes())
   if kind == 'delete' or not content:
@@ -237,7 +240,7 @@ class Soak:
       process.kill()
       self.counts['kills'] += 1
 
-  def run_two(self, folder):
+  def run_two(self, folder, damaged):
     """Starts a second process while the first one trains."""
     first = self.start(folder)
     lock = folder / RUN / 'run.lock'
@@ -249,8 +252,10 @@ class Soak:
     self.counts['second processes'] += 1
     if second.status and 'holds the lock' in second.printed():
       self.counts['second processes locked out'] += 1
-    elif second.status or first.is_running():
-      raise SoakError(f'second process: {second.printed()}')
+    elif first.is_running():
+      raise SoakError(f'two processes train: {second.printed()}')
+    elif second.status:
+      self.check_refusal(second, damaged, ())
     return first
 
   def trial(self, folder):
@@ -261,7 +266,7 @@ class Soak:
         process = self.start(folder, *flags)
         process.wait()
       elif self.rng.random() < 0.1:
-        process = self.run_two(folder)
+        process = self.run_two(folder, damaged)
         self.let_run(process, folder)
       else:
         process = self.start(folder)

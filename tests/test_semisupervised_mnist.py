@@ -7,11 +7,13 @@ import re
 import shutil
 import subprocess
 import sys
+import types
 
 from absl.app import UsageError
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from errors import raises
 import scripts
@@ -259,6 +261,29 @@ def test_a_damaged_backup_is_replaced_by_the_one_before(
     resume(script, copy)
 
 
+def test_a_damaged_backup_never_replaces_the_one_before(
+  script, split, start, copy, monkeypatch
+):
+  backups = [
+    copy / 'backup' / f'{name}.weights.h5' for name in ('latest', 'previous')
+  ]
+  flip(backups[0])
+  before, put = backups[1].read_bytes(), script.kept_files.put
+
+  def put_or_die(unfinished, path):
+    if path == backups[0]:
+      raise Killed
+    put(unfinished, path)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(script.kept_files, 'put', put_or_die)
+    with pytest.raises(Killed):
+      train(script, split, start, copy)
+  assert backups[1].read_bytes() == before
+  assert 'damaged' in script.kept_files.problem_of(backups[0])
+  assert resume(script, copy) == EPOCHS - 1
+
+
 def test_files_without_digests_are_refused_until_they_are_listed(script, copy):
   (copy / 'SHA256SUMS').unlink()
   with raises(UsageError, 'sha256sum') as caught:
@@ -312,6 +337,29 @@ def test_a_second_process_in_a_folder_is_refused(
   train(script, split, start, copy)
 
 
+def test_a_run_without_room_says_so_before_it_trains(
+  script, split, start, tmp_path, monkeypatch
+):
+  kept_files = script.kept_files
+  monkeypatch.setattr(
+    kept_files.shutil, 'disk_usage', lambda _: types.SimpleNamespace(free=1000)
+  )
+  with raises(UsageError, 'requires'):
+    train(script, split, start, tmp_path)
+  assert {path.name for path in tmp_path.iterdir()} == {'run.lock'}
+
+
+def test_only_a_full_disk_is_explained_as_one(script, copy):
+  model = script.make_model('RB-REINFORCE', 0, **SMALL)
+  room = script.training_runs._room_for_run
+  for message, kind in (
+    ('events.v2; No space left on device', UsageError),
+    ('OOM when allocating tensor', tf.errors.ResourceExhaustedError),
+  ):
+    with pytest.raises(kind, match='space|OOM'), room(model, copy):
+      raise tf.errors.ResourceExhaustedError(None, None, message)
+
+
 # The warm start.
 
 
@@ -334,6 +382,10 @@ def test_a_damaged_warm_start_is_repeated(script, split, tmp_path, capsys):
     assert warm_start(script, split, path) == metrics
     assert 'the warm start is repeated' in capsys.readouterr().out
     assert path.read_bytes() == content
+  sums = tmp_path / 'SHA256SUMS'
+  sums.write_text(sums.read_text().translate(str.maketrans('012', '120')))
+  assert warm_start(script, split, path) == metrics
+  assert not script.kept_files.problem_of(path)
   model = script.make_model('REINFORCE', 5, **SMALL)
   flip(path)
   with raises(UsageError, 'warm_start.npz'):
