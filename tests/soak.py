@@ -252,7 +252,7 @@ class Soak:
     self.counts['second processes'] += 1
     if second.status and 'holds the lock' in second.printed():
       self.counts['second processes locked out'] += 1
-    elif first.is_running():
+    elif first.is_running() and 'Epoch ' in second.printed():
       raise SoakError(f'two processes train: {second.printed()}')
     elif second.status:
       self.check_refusal(second, damaged, ())
