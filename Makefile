@@ -4,6 +4,7 @@ OUTPUT_DIR ?= outputs/demo
 JOBS ?= 2
 PROBLEMS ?= 1000
 SEED ?= 0
+MINUTES ?= 10
 
 # `make test PYTHON=python3.12` has an environment of its own, and so has
 # `make test PYTHON=python3.10 CONSTRAINTS=tests/oldest.txt`.
@@ -24,7 +25,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo lint test test-all fuzz format notebooks docs wheel \
+.PHONY: help demo lint test test-all fuzz soak format notebooks docs wheel \
   release-check clean
 
 help:  ## List the commands
@@ -50,6 +51,9 @@ test-all: lint  ## The same with the longer randomised tests
 
 fuzz: $(VENV)/.installed-test  ## Check PROBLEMS=1000 random problems from SEED=0 on
 	$(RUN) tests/fuzz.py --problems=$(PROBLEMS) --seed=$(SEED) --jobs=$(JOBS)
+
+soak: $(VENV)/.installed-test  ## Train, kill, damage, restart for MINUTES=10
+	$(RUN) tests/soak.py --minutes=$(MINUTES) --seed=$(SEED)
 
 format: $(VENV)/.installed-test  ## Format the code and repair what lint can
 	$(RUN) -m ruff check --fix .

@@ -60,7 +60,11 @@ setup(
   zip_safe=False,
   python_requires='>=3.10,<3.13',
   install_requires=[
-    'numpy>=1.26',
+    # NumPy 2.4 removed `np.reshape(newshape=...)`, which TFP 0.25, the newest
+    # release, calls in `tfb.Pad`. So `tfb.SoftmaxCentered` fails there, and it
+    # is the default bijector of `tfd.Dirichlet`. Drop the bound when the
+    # oldest TFP that we support works without that argument.
+    'numpy>=1.26,<2.4',
     # TFP 0.25 imports `distutils`, which left the standard library in 3.12.
     "setuptools; python_version >= '3.12'",
     'tensorflow>=2.18,<2.22',

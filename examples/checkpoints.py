@@ -1,14 +1,21 @@
-"""Writes the files `last.keras` and `best.keras` of a run.
+"""Writes weights: `last.keras` and `best.keras`, backups, and warm starts.
 
-It differs from `keras.callbacks.ModelCheckpoint` in two ways. It assembles a
-file on the disk, not in memory, where 200 MB of weights take 320 MB more. And
-if a run is stopped while it writes a file, the previous file remains.
+It differs from `keras.callbacks.ModelCheckpoint` and `BackupAndRestore` in
+three ways. It assembles an archive on the disk, not in memory, where 200 MB of
+weights take 320 MB more. If a run is stopped while it writes a file, the
+previous file remains. And every file has a digest.
 """
 
 import shutil
 import zipfile
 
 import keras
+import numpy as np
+import tensorflow as tf
+
+import kept_files
+
+BACKUPS = ('latest.weights.h5', 'previous.weights.h5')
 
 
 class Checkpoints(keras.callbacks.Callback):
@@ -33,23 +40,121 @@ class Checkpoints(keras.callbacks.Callback):
     save(self.model, *paths)
 
 
+class Backup(keras.callbacks.Callback):
+  """Writes the weights to resume from, and keeps those of an epoch before."""
+
+  def __init__(self, folder):
+    """Makes the callback.
+
+    Args:
+      folder: `pathlib.Path`, where the files go.
+    """
+    super().__init__()
+    self.folder = folder
+
+  def on_epoch_end(self, epoch, logs=None):
+    self.folder.mkdir(exist_ok=True)
+    latest, previous = (self.folder / name for name in BACKUPS)
+    unfinished = self.folder / 'unfinished.weights.h5'
+    with kept_files.room_for(latest, num_bytes(self.model), unfinished):
+      self.model.save_weights(unfinished, overwrite=True)
+    # If it was damaged, the run was resumed from the previous one.
+    if not kept_files.problem_of(latest):
+      kept_files.put(latest, previous)
+    kept_files.put(unfinished, latest)
+
+
+def variables_of(model):
+  """Returns everything that a backup of a compiled model has to hold."""
+  second = model.estimator_optimizer
+  return [
+    *model.weights,
+    *model.optimizer.variables,
+    *model.estimator.variables,
+    *(second.variables if second else ()),
+  ]
+
+
+def num_bytes(model):
+  """Returns the least size of a file with all variables of a model."""
+  return sum(
+    int(np.prod(v.shape)) * tf.as_dtype(v.dtype).size
+    for v in variables_of(model)
+  )
+
+
+def bytes_of_run(model, folder):
+  """Returns how much space the files of a run will still need."""
+  files = [folder / 'last.keras', folder / 'best.keras']
+  files += [folder / 'backup' / name for name in BACKUPS]
+  missing = sum(not path.exists() for path in files)
+  # While `save` writes two of them, there are three more files.
+  return (missing + 3) * num_bytes(model)
+
+
 def save(model, *paths):
   """Writes `.keras` files: what Keras saves as a folder, in an archive.
 
   Args:
-    model: A `keras.Model`.
+    model: A compiled `models.EstimatorModel`.
     *paths: `pathlib.Path`s in one folder.
   """
   unfinished = paths[0].parent / 'unfinished'
   shutil.rmtree(unfinished, ignore_errors=True)  # of a run that was stopped
   content, archive = unfinished / 'content', unfinished / 'archive'
-  model.save(content, zipped=False)
-  with zipfile.ZipFile(archive, 'w') as file:
-    for path in sorted(content.rglob('*')):
-      file.write(path, path.relative_to(content))
   *others, last = paths
-  for path in others:
-    copy = shutil.copyfile(archive, unfinished / path.name)
-    copy.replace(path)
-  archive.replace(last)
+  # The folder, the archive and its copies are there at the same time.
+  needed = (1 + len(paths)) * num_bytes(model)
+  with kept_files.room_for(last, needed, unfinished):
+    model.save(content, zipped=False)
+    with zipfile.ZipFile(archive, 'w') as file:
+      for path in sorted(content.rglob('*')):
+        file.write(path, path.relative_to(content))
+    copies = [shutil.copyfile(archive, unfinished / p.name) for p in others]
+  for copy, path in zip(copies, others, strict=True):
+    kept_files.put(copy, path)
+  kept_files.put(archive, last)
   shutil.rmtree(unfinished)
+
+
+def save_networks(model, path, same=False):
+  """Writes the weights of the model without those of its estimator.
+
+  Args:
+    model: Of `make_model`.
+    path: `pathlib.Path` of the file.
+    same: Python `bool`, whether the file must not differ from the one before.
+  """
+  weights = {
+    str(i): np.asarray(v) for i, v in enumerate(network_weights(model))
+  }
+  unfinished = path.with_suffix('.part')
+  num_bytes = sum(v.nbytes for v in weights.values())
+  with (
+    kept_files.room_for(path, num_bytes, unfinished),
+    unfinished.open('wb') as file,
+  ):
+    np.savez(file, **weights)
+  before = kept_files.listed(path)
+  if path.exists():  # It may be the digest that is damaged, not the file.
+    before.append(kept_files.digest_of(path))
+  if same and before and kept_files.digest_of(unfinished) not in before:
+    raise kept_files.Refused(
+      f'`{path}` {kept_files.problem_of(path)}. It was computed again, to '
+      f'{unfinished.name}, with other weights than those that the runs in '
+      f'{path.parent} started from. Pass the flags of that time, restore the '
+      'file from a copy, or pass another `--output_dir`.'
+    )
+  kept_files.put(unfinished, path)
+
+
+def load_networks(model, path):
+  with np.load(path, allow_pickle=False) as weights:
+    for i, variable in enumerate(network_weights(model)):
+      variable.assign(weights[str(i)])
+
+
+def network_weights(model):
+  """The weights of all networks but those of the estimator."""
+  networks = [x for x in model.layers if x is not model.estimator_layer]
+  return [weight for network in networks for weight in network.weights]

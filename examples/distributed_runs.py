@@ -12,6 +12,7 @@ from absl import app
 import tensorflow as tf
 
 import checkpoints
+import kept_files
 from tfp_rb import models
 import training_runs
 
@@ -72,31 +73,38 @@ class Workers:
       monitor: Name of the metric that `best.keras` minimises.
       source: Python `str`, what the data are.
     """
-    log = folder / 'log.csv'
-    best = float('inf')
     own = folder if self.is_chief else folder / f'worker_{self.index}'
-    own.mkdir(parents=True, exist_ok=True)
-    written = []
-    done = finished_epochs(folder / 'checkpoints', num_steps)
-    if self.is_chief:
-      before = training_runs.keep_rows(log, done)
-      if len(before) != done:
-        raise app.UsageError(
-          f'{log} must have a row for each of the {done} epochs of the newest '
-          f'checkpoint, but has {len(before)}. Remove {folder} to begin again.'
-        )
-      written.append(training_runs.Log(log, source))
-      best = min((float(row[monitor]) for row in before), default=best)
-    models.distributed_fit(
-      model,
-      data,
-      epochs=epochs,
-      steps_per_epoch=num_steps,
-      validation_data=validation_data,
-      directory=folder / 'checkpoints',
-      callbacks=[*written, checkpoints.Checkpoints(own, monitor, best)],
-      verbose=2,
+    with kept_files.lock(own / 'run.lock'):
+      written, best = [], float('inf')
+      if self.is_chief:
+        log = folder / 'log.csv'
+        before = rows_to_continue(log, folder / 'checkpoints', num_steps)
+        written.append(training_runs.Log(log, before, source))
+        best = training_runs.least(before, monitor)
+      models.distributed_fit(
+        model,
+        data,
+        epochs=epochs,
+        steps_per_epoch=num_steps,
+        validation_data=validation_data,
+        directory=folder / 'checkpoints',
+        callbacks=[*written, checkpoints.Checkpoints(own, monitor, best)],
+        verbose=2,
+      )
+
+
+def rows_to_continue(log, folder, num_steps):
+  """Returns the rows of a log up to the newest checkpoint, or refuses."""
+  done = finished_epochs(folder, num_steps)
+  kept_files.refuse_damaged(log)
+  rows = training_runs.rows_of(log)
+  if len(rows) < done or (rows and not done):
+    raise kept_files.Refused(
+      f'The newest checkpoint in {folder} has {done} epochs, but {log} has '
+      f'{len(rows)} rows. Restore what is missing from a copy, or pass another '
+      '`--output_dir`.'
     )
+  return rows[:done]
 
 
 def finished_epochs(folder, num_steps):

@@ -44,6 +44,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+import kept_files
 import moving_report
 import step_sizes
 import tfp_rb
@@ -248,7 +249,7 @@ def evaluation_data(digits):
   return models.prepare_dataset(data)
 
 
-def run(model, seed, digits, test_data, folder, epochs, source):
+def run(model, seed, digits, test_data, folder, epochs, source, restart=False):
   """Trains a model, or goes on with it; returns its log by epoch."""
   num_steps = len(digits) // BATCH_SIZE
   return training_runs.train(
@@ -261,6 +262,7 @@ def run(model, seed, digits, test_data, folder, epochs, source):
     epochs,
     'val_negative_elbo',
     source,
+    restart,
   )
 
 
@@ -308,15 +310,21 @@ def main(argv):
   settings['entropy_weight'] = entropy_weight(
     weight, FLAGS.anneal_epochs * (len(digits) // BATCH_SIZE)
   )
-  training_runs.start_of(
-    output / 'start.json',
-    {'source': source, 'entropy_weight': weight, 'settings': about},
-    lambda: make_model('REINFORCE+', 0, **settings).evaluate(
-      test_data, return_dict=True, verbose=0
-    ),
-  )
+  # Processes with other methods may share the folder; they wait here.
+  with kept_files.lock(output / 'start.lock', wait=True):
+    training_runs.start_of(
+      output / 'start.json',
+      {'source': source, 'entropy_weight': weight, 'settings': about},
+      lambda: make_model('REINFORCE+', 0, **settings).evaluate(
+        test_data, return_dict=True, verbose=0
+      ),
+      FLAGS.restart,
+    )
   if FLAGS.tune:
-    tune(methods, digits, validation, output, epochs, source, **settings)
+    tune(
+      methods, digits, validation, output, epochs, source, FLAGS.restart,
+      **settings,
+    )  # fmt: skip
     return
   for i in range(num_seeds):
     seed = FLAGS.first_seed + i
@@ -329,7 +337,7 @@ def main(argv):
       model = make_model(method, seed, **settings)
       run(
         model, seed, digits, test_data, output / method / str(seed), epochs,
-        source,
+        source, FLAGS.restart,
       )  # fmt: skip
       moving_report.reconstruct(
         model, test_digits[:4], output / method / 'reconstructions.csv', source
@@ -339,13 +347,15 @@ def main(argv):
   print(f'Figures and CSV files are in {output}.')
 
 
-def tune(methods, digits, validation, output, epochs, source, **settings):
+def tune(
+  methods, digits, validation, output, epochs, source, restart=False, **settings
+):
   """The paper's grid of step sizes, by the validation images."""
   data = evaluation_data(validation)
 
   def run_one(method, step_size, rate, folder):
     model = make_model(method, 0, step_size, rate, **settings)
-    return run(model, 0, digits, data, folder, epochs, source)
+    return run(model, 0, digits, data, folder, epochs, source, restart)
 
   columns = ('val_negative_elbo', 'val_distance')
   step_sizes.compare(methods, run_one, columns, output, source)
@@ -380,6 +390,7 @@ def define_flags():
   flags.DEFINE_bool(
     'plot_only', False, 'Only tables and figures, of CSV files.'
   )
+  flags.DEFINE_bool('restart', False, training_runs.RESTART_HELP)
   flags.DEFINE_bool('tune', False, 'Compare the step sizes of the paper.')
   flags.DEFINE_bool('demo', False, 'Two methods, as long as 3 minutes allow.')
   flags.DEFINE_bool('smoke', False, 'A small model and few images.')

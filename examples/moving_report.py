@@ -6,9 +6,9 @@ import io
 import matplotlib
 import numpy as np
 
+import kept_files
 import run_paths
 from tfp_rb import models
-import training_runs
 
 matplotlib.use('Agg')
 import matplotlib.pyplot as plt
@@ -39,10 +39,11 @@ def reconstruct(model, digits, path, source):
     for row in np.reshape(rows, [len(digits), -1]):
       writer.writerow([source, kind, *(f'{x:.4g}' for x in row)])
   path.parent.mkdir(parents=True, exist_ok=True)
-  training_runs.write(path, file.getvalue())
+  kept_files.write(path, file.getvalue())
 
 
 def plot_reconstructions(csv_path, path, method):
+  kept_files.refuse_damaged(csv_path)
   with csv_path.open(newline='') as file:
     rows = list(csv.reader(file))
   kinds = ('frame', 'attention', 'reconstruction')
@@ -70,6 +71,7 @@ def plot_reconstructions(csv_path, path, method):
 
 def plot_examples(csv_path, path):
   """Figure 5: some frames."""
+  kept_files.refuse_damaged(csv_path)
   with csv_path.open(newline='') as file:
     rows = [row for row in csv.reader(file) if row[1] == 'frame']
   figure, axes = plt.subplots(

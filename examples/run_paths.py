@@ -10,6 +10,7 @@ import json
 
 import numpy as np
 
+import kept_files
 import training_runs
 
 # Okabe and Ito's colours, that colour-blind readers tell apart, and three more;
@@ -36,6 +37,10 @@ def collect(output, columns, first):
   """
   runs = {}
   path = output / 'paths.csv'
+  if kept_files.is_damaged(path):
+    aside = path.with_name('paths.csv.damaged')
+    print(f'`{path}` is damaged. It is renamed {aside.name}, and made again.')
+    path.replace(aside)
   for row in training_runs.rows_of(path):
     of_seed = runs.setdefault(row['method'], {}).setdefault(
       int(row['seed']), {c: [] for c in columns}
@@ -43,7 +48,9 @@ def collect(output, columns, first):
     for c in columns:
       of_seed[c].append(float(row[c] or 'nan'))
   for path in sorted(output.glob('*/*/log.csv')):
-    if training_runs.finished_epochs(path):
+    if kept_files.is_damaged(path):
+      print(f'`{path}` is damaged. The run is left out.')
+    elif training_runs.finished_epochs(path):
       log = training_runs.read_log(path)
       runs.setdefault(path.parts[-3], {})[int(path.parts[-2])] = {
         c: [first.get(c, np.nan), *log[c]] for c in columns
@@ -71,6 +78,7 @@ def gather(path, columns, methods, about=lambda start: start['source']):
   if not path.exists():
     print(f'Nothing has been run in {path.parent} yet: no {path.name} there.')
     return {}, ''
+  kept_files.refuse_damaged(path)
   start = json.loads(path.read_text())
   first = {f'val_{name}': value for name, value in start.items()}
   runs = collect(path.parent, columns, first)
@@ -107,7 +115,7 @@ def write_paths(path, runs, source):
       for epoch, values in enumerate(zip(*log.values(), strict=True)):
         values = ['' if np.isnan(v) else f'{v:.6g}' for v in values]
         writer.writerow([method, seed, epoch, *values, source])
-  training_runs.write(path, file.getvalue())
+  kept_files.write(path, file.getvalue())
 
 
 def seconds_of_epoch(log):

@@ -41,11 +41,12 @@ import pathlib
 
 from absl import app, flags
 import keras
-import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from checkpoints import load_networks, save_networks
 import distributed_runs
+import kept_files
 import semisupervised_report
 import step_sizes
 import tfp_rb
@@ -232,7 +233,10 @@ def warm_start(split, test_data, epochs, seed, path, **settings):
     metrics: Dictionary, of the test images.
   """
   model = make_model('REINFORCE', seed, learning_rate=1e-3, **settings)
-  if not path.exists():
+  problem = kept_files.problem_of(path)
+  if problem:
+    if kept_files.is_known(path):
+      print(f'`{path}` {problem}; the warm start is repeated.')
     # The labeled images stand in for the unlabeled, whose weight is 0.
     alone = split._replace(unlabeled=split.labeled)
     model.unlabeled_weight = 0.0
@@ -245,32 +249,9 @@ def warm_start(split, test_data, epochs, seed, path, **settings):
       shuffle=False,  # the data are
       verbose=0,
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save_networks(model, path)
+    save_networks(model, path, same=training_runs.has_runs(path.parent))
   load_networks(model, path)
   return model.evaluate(test_data, return_dict=True, verbose=0)
-
-
-def save_networks(model, path):
-  """The weights of the model without those of its estimator."""
-  found = enumerate(network_weights(model))
-  weights = {str(i): np.asarray(v) for i, v in found}
-  unfinished = path.with_suffix('.part')
-  with open(unfinished, 'wb') as file:
-    np.savez(file, **weights)
-  unfinished.replace(path)
-
-
-def load_networks(model, path):
-  with np.load(path, allow_pickle=False) as weights:
-    for i, variable in enumerate(network_weights(model)):
-      variable.assign(weights[str(i)])
-
-
-def network_weights(model):
-  """The weights of all networks but those of the estimator."""
-  networks = [x for x in model.layers if x is not model.estimator_layer]
-  return [weight for network in networks for weight in network.weights]
 
 
 def run_together(workers, method, seed, split, *args, **settings):
@@ -286,7 +267,7 @@ def run_together(workers, method, seed, split, *args, **settings):
   )  # fmt: skip
 
 
-def run(model, seed, split, data, start, folder, epochs, source):
+def run(model, seed, split, data, start, folder, epochs, source, restart=False):
   """Trains a model from the warm start, or goes on with it.
 
   Args:
@@ -298,6 +279,7 @@ def run(model, seed, split, data, start, folder, epochs, source):
     folder: `pathlib.Path` of the run.
     epochs: Python `int`, in all.
     source: Python `str`, what the data are.
+    restart: Python `bool`, whether to begin again if it cannot be resumed.
 
   Returns:
     log: The columns of the log by epoch.
@@ -312,16 +294,19 @@ def run(model, seed, split, data, start, folder, epochs, source):
     epochs,
     'val_negative_elbo',
     source,
+    restart,
   )
 
 
-def tune(methods, split, start, output, epochs, source, **settings):
+def tune(
+  methods, split, start, output, epochs, source, restart=False, **settings
+):
   """The paper's grid of step sizes, by the validation images."""
   data = evaluation_data(*split.validation)
 
   def run_one(method, step_size, rate, folder):
     model = make_model(method, 0, step_size, rate, **settings)
-    return run(model, 0, split, data, start, folder, epochs, source)
+    return run(model, 0, split, data, start, folder, epochs, source, restart)
 
   columns = ('val_negative_elbo', 'val_accuracy')
   step_sizes.compare(methods, run_one, columns, output, source)
@@ -383,16 +368,22 @@ def main(argv):
   )
   if not workers.is_chief:
     workers.wait_for(about, start)
-  first = training_runs.start_of(
-    about, {'source': mnist.source, 'settings': settings}, begin
-  )
-  if not start.exists():  # only the results were there
-    begin()
+  # Processes with other methods may share the folder; they wait here.
+  with kept_files.lock(output / 'start.lock', wait=True):
+    first = training_runs.start_of(
+      about, {'source': mnist.source, 'settings': settings}, begin,
+      FLAGS.restart,
+    )  # fmt: skip
+    if kept_files.problem_of(start):  # or only the results were there
+      begin()
   print(f'Warm start: {first}')
   if FLAGS.tune:
     if workers.is_several:
       raise app.UsageError('`--tune` runs in one process: unset `TF_CONFIG`.')
-    tune(methods, split, start, output, epochs, mnist.source, **settings)
+    tune(
+      methods, split, start, output, epochs, mnist.source, FLAGS.restart,
+      **settings,
+    )  # fmt: skip
     return
   for i in range(num_seeds):
     seed = FLAGS.first_seed + i
@@ -409,7 +400,8 @@ def main(argv):
       if workers.is_several:
         run_together(workers, method, seed, *rest, **settings)
       else:
-        run(make_model(method, seed, **settings), seed, *rest)
+        model = make_model(method, seed, **settings)
+        run(model, seed, *rest, restart=FLAGS.restart)
       if workers.is_chief:
         semisupervised_report.report(output, METHODS)
   print(f'Figures and CSV files are in {output}.')
@@ -435,6 +427,7 @@ def define_flags():
   flags.DEFINE_bool(
     'plot_only', False, 'Only tables and figures, of CSV files.'
   )
+  flags.DEFINE_bool('restart', False, training_runs.RESTART_HELP)
   flags.DEFINE_bool('tune', False, 'Compare the step sizes of the paper.')
   flags.DEFINE_bool('demo', False, 'Three methods, as long as 3 minutes allow.')
   flags.DEFINE_bool(

@@ -1,11 +1,13 @@
 """Table 1, Figure 4 and generated digits of the semi-supervised experiment."""
 
 import csv
+import io
 
 import keras
 import matplotlib
 import numpy as np
 
+import kept_files
 import run_paths
 
 matplotlib.use('Agg')
@@ -88,14 +90,16 @@ def generate(model, path, source, num_rows=6):
   )
   labels = np.tile(np.arange(NUM_CLASSES), num_rows)
   images = np.rint(255.0 * model.generate(labels, z=z))
-  with path.open('w', newline='') as file:
-    writer = csv.writer(file)
-    writer.writerow(['data', 'label', *range(NUM_PIXELS)])
-    for label, image in zip(labels, images.astype(int), strict=True):
-      writer.writerow([source, label, *image])
+  file = io.StringIO(newline='')
+  writer = csv.writer(file)
+  writer.writerow(['data', 'label', *range(NUM_PIXELS)])
+  for label, image in zip(labels, images.astype(int), strict=True):
+    writer.writerow([source, label, *image])
+  kept_files.write(path, file.getvalue())
 
 
 def plot_generated(csv_path, path):
+  kept_files.refuse_damaged(csv_path)
   with csv_path.open(newline='') as file:
     _, *rows = csv.reader(file)
   images = np.array([row[2:] for row in rows], float)
@@ -122,7 +126,8 @@ def report(output, methods):
   plot(output / 'figure_4.png', few or runs, source)
   plot(output / 'figure_4_all.png', runs, source)
   saved = [output / m / '0' / 'last.keras' for m in runs]
-  for path in [path for path in saved if path.exists()][:1]:
+  whole = lambda path: path.exists() and not kept_files.is_damaged(path)
+  for path in [path for path in saved if whole(path)][:1]:
     try:
       model = keras.models.load_model(path)
     except (OSError, KeyError, ValueError) as error:

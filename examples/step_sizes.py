@@ -1,8 +1,5 @@
 """The paper's grid of step sizes, compared on validation images."""
 
-import csv
-import io
-
 import numpy as np
 
 import training_runs
@@ -37,16 +34,8 @@ def compare(methods, run_one, columns, output, source):
           **{column: log[column][-1] for column in columns},
           'epochs': len(log['epoch']), 'data': source,
         })  # fmt: skip
-        write(output / 'tuning.csv', rows)
+        training_runs.write_rows(output / 'tuning.csv', rows)
   print_table(rows, columns)
-
-
-def write(path, rows):
-  file = io.StringIO(newline='')
-  writer = csv.DictWriter(file, list(rows[0]), lineterminator='\n')
-  writer.writeheader()
-  writer.writerows(rows)
-  training_runs.write(path, file.getvalue())
 
 
 def print_table(rows, columns):

@@ -2,30 +2,43 @@
 
 A run is a method and a seed, in the folder `<output_dir>/<method>/<seed>`:
 `log.csv` with a row for each epoch, `best.keras` and `last.keras`, `backup` to
-resume from, and `tensorboard`.
+resume from, and `tensorboard`. All but the last have digests, and a run that
+differs from what was written is refused, or repaired from what is left.
 """
 
+import contextlib
 import csv
+import errno
 import io
 import json
 import os
-import shutil
 import sys
 import time
 
-from absl import app
 import keras
 import numpy as np
+import tensorflow as tf
 
 import checkpoints
+import kept_files
+
+RESTART_HELP = (
+  'Begin again where files are missing or damaged so that a run cannot be '
+  'resumed. What is there is moved to a subfolder `replaced-1`, not deleted. '
+  'Runs that can be resumed are resumed.'
+)
+_ADVICE = (
+  'Restore the file from a copy; or begin again with `--restart`, which moves '
+  'the files to a subfolder `replaced-1`; or pass another `--output_dir`.'
+)
 
 
-class Log(keras.callbacks.CSVLogger):
+class Log(keras.callbacks.Callback):
   """A CSV file that names its data, with seconds of training by epoch."""
 
-  def __init__(self, path, source):
-    super().__init__(str(path), append=True)
-    self.source = source
+  def __init__(self, path, rows, source):
+    super().__init__()
+    self.path, self.rows, self.source = path, list(rows), source
 
   def on_epoch_begin(self, epoch, logs=None):
     self.start = time.perf_counter()
@@ -35,13 +48,15 @@ class Log(keras.callbacks.CSVLogger):
     self.seconds = time.perf_counter() - self.start
 
   def on_epoch_end(self, epoch, logs=None):
-    own = {'seconds': f'{self.seconds:.3f}', 'data': self.source}
-    super().on_epoch_end(epoch, {**logs, **own})
+    row = {**logs, 'seconds': f'{self.seconds:.3f}', 'data': self.source}
+    self.rows.append({'epoch': epoch, **dict(sorted(row.items()))})
+    write_rows(self.path, self.rows)
 
 
 def train(
-  model, data_from, steps, validation_data, folder, epochs, monitor, source
-):
+  model, data_from, steps, validation_data, folder, epochs, monitor, source,
+  restart=False,
+):  # fmt: skip
   """Trains a model, or goes on where a run was stopped.
 
   Args:
@@ -53,134 +68,216 @@ def train(
     epochs: Python `int`, in all.
     monitor: Name of the metric that `best.keras` minimises.
     source: Python `str`, what the data are.
+    restart: Python `bool`, whether to begin again if the run cannot be resumed.
 
   Returns:
     log: The columns of the log by epoch. The model has its last weights.
   """
   log = folder / 'log.csv'
   num_steps, per_call = steps
-  done = resume(model, folder, num_steps)
-  if done:
-    print(f'{done} epochs are done already.')
-  if done < epochs:
-    folder.mkdir(parents=True, exist_ok=True)
-    before = keep_rows(log, done)
-    model.fit(
-      data_from(done),
-      epochs=epochs,
-      steps_per_epoch=num_steps // per_call,
-      validation_data=validation_data,
-      shuffle=False,  # the data are
-      # A bar that moves for someone who looks on, else a line for each epoch.
-      verbose=1 if sys.stdout.isatty() else 2,
-      callbacks=[
-        Log(log, source),
+  with kept_files.lock(folder / 'run.lock'):
+    done = resume(model, folder, num_steps, monitor, restart)
+    if done:
+      print(f'{done} epochs are done already.')
+    if done < epochs:
+      before = rows_of(log)[:done]
+      callbacks = [
+        Log(log, before, source),
         keras.callbacks.TensorBoard(
           str(folder / 'tensorboard'), write_graph=False
         ),
-        checkpoints.Checkpoints(
-          folder,
-          monitor,
-          min((float(row[monitor]) for row in before), default=np.inf),
-        ),
-        # The last one: what it counts as done has been logged.
-        keras.callbacks.BackupAndRestore(
-          str(folder / 'backup'),
-          double_checkpoint=True,
-          delete_checkpoint=False,
-        ),
-      ],
-    )
-  return read_log(log)
+        checkpoints.Checkpoints(folder, monitor, least(before, monitor)),
+        # The last one: what it counts as done has been written.
+        checkpoints.Backup(folder / 'backup'),
+      ]
+      with _room_for_run(model, folder):
+        model.fit(
+          data_from(done),
+          initial_epoch=done,
+          epochs=epochs,
+          steps_per_epoch=num_steps // per_call,
+          validation_data=validation_data,
+          shuffle=False,  # the data are
+          # A bar that moves if someone looks on, else a line for each epoch.
+          verbose=1 if sys.stdout.isatty() else 2,
+          callbacks=callbacks,
+        )
+    return read_log(log)
 
 
-def resume(model, folder, steps_per_epoch):
-  """Makes a backup whole that was stopped while it was written.
+@contextlib.contextmanager
+def _room_for_run(model, folder):
+  """Says how much a run needs if the disk is full, or TensorBoard finds so."""
+  needed = checkpoints.bytes_of_run(model, folder)
+  kept_files.require_room(folder / 'backup', needed)
+  try:
+    yield
+  except tf.errors.ResourceExhaustedError as error:
+    reason = os.strerror(errno.ENOSPC)
+    if reason not in str(error):  # but memory
+      raise
+    raise kept_files.no_room(folder / 'tensorboard', needed, reason) from error
 
-  `BackupAndRestore` writes the weights, then the number of epochs. The count
-  of steps, which is one of the weights, tells what the number has to be.
+
+def least(rows, column):
+  return min((float(row[column]) for row in rows), default=np.inf)
+
+
+def resume(model, folder, steps_per_epoch, monitor, restart=False):
+  """Loads the backup of a run, if there is one.
 
   Args:
     model: The compiled model; its weights become those of the backup.
     folder: `pathlib.Path` of the run.
     steps_per_epoch: Python `int`.
+    monitor: Name of the metric that `best.keras` minimises.
+    restart: Python `bool`, whether to begin again if the run cannot be resumed.
 
   Returns:
     epochs: Python `int`, those that are done, and logged.
+
+  Raises:
+    Refused: The run cannot be resumed, and `restart` is false.
   """
-  weights = folder / 'backup' / 'latest.weights.h5'
-  metadata = folder / 'backup' / 'training_metadata.json'
-  found = [weights, weights.with_name(weights.name + '.bkp')]
-  found = [path for path in found if path.exists()]
-  logged = [int(row['epoch']) for row in rows_of(folder / 'log.csv')]
-  if not found:
-    return 0
-  variables = [
-    *model.weights,
-    *model.optimizer.variables,
-    *model.estimator.variables,
-    *(model.estimator_optimizer.variables if model.estimator_optimizer else ()),
-  ]
-  start = [v.numpy() for v in variables]
-  reasons = []
-  for path in found:
-    whole = path.with_name('whole.weights.h5')  # Keras goes by the ending
-    shutil.copyfile(path, whole)
-    try:
-      model.load_weights(whole)
-    except (OSError, KeyError, ValueError, RuntimeError) as error:
-      reasons.append(str(error).splitlines()[0])  # half written, perhaps
-      continue
-    epochs = int(model.optimizer.iterations) // steps_per_epoch
-    if logged[:epochs] == list(range(epochs)):
-      whole.replace(weights)
-      write(metadata, json.dumps({'epoch': epochs, 'batch': 0}))
-      return epochs
-    reasons.append(f'it has {epochs} epochs, the log {len(logged)}')
-  whole.unlink()
-  if len(logged) > 1:  # a kill amid the first backup is no reason
-    raise app.UsageError(
-      f'The run in {folder} must have a backup that can be loaded, since '
-      f'{len(logged)} epochs are logged, but: {"; ".join(reasons)}. Remove the '
-      'folder to begin again, or pass another `--output_dir`.'
-    )
-  for path in (*found, metadata):
-    path.unlink(missing_ok=True)
+  variables = checkpoints.variables_of(model)
+  # Loading may fail halfway; without `restart` that ends the program.
+  start = [v.numpy() for v in variables] if restart else []
+  try:
+    epochs = load_backup(model, folder, steps_per_epoch)
+    repair(model, folder, epochs, monitor)
+    return epochs
+  except kept_files.Refused as error:
+    if not restart:
+      raise
+    print(error)
+  kept_files.set_aside(folder)
   for variable, value in zip(variables, start, strict=True):
     variable.assign(value)
   return 0
 
 
-def write(path, text):
-  """Writes a file. If it is stopped, the previous file remains."""
-  unfinished = path.with_name(f'{path.name}.{os.getpid()}')
-  unfinished.write_text(text)
-  unfinished.replace(path)
+def load_backup(model, folder, steps_per_epoch):
+  """Loads the newest backup that is whole; returns the number of its epochs."""
+  log, backup = folder / 'log.csv', folder / 'backup'
+  keras_files = folder / 'last.keras', folder / 'best.keras'
+  backups = [backup / name for name in checkpoints.BACKUPS]
+  backups = [path for path in backups if kept_files.is_known(path)]
+  known = backups or any(kept_files.is_known(path) for path in keras_files)
+  if not known and not log.exists():
+    return 0
+  epochs, reasons = None, []
+  for path in backups:
+    name, problem = path.relative_to(folder), kept_files.problem_of(path)
+    if not problem:
+      epochs = _load(model, folder, name) // steps_per_epoch
+      break
+    reasons.append(f'`{name}` {problem}')
+  there = f', while the backup has {epochs} epochs' if epochs else ''
+  problem = kept_files.problem_of(log)
+  if problem:
+    _refuse(folder, f'`log.csv` {problem}{there}')
+  logged = [int(row['epoch']) for row in rows_of(log)]
+  if logged != list(range(len(logged))) or len(logged) < (epochs or 0):
+    _refuse(folder, f'`log.csv` has the epochs {logged}{there}')
+  if epochs is None and len(logged) > 1:
+    _refuse(folder, '; '.join(reasons) or '`backup` is missing')
+  if reasons and epochs:
+    reasons.append(f'the run goes on from the backup of epoch {epochs}')
+  if epochs is None:
+    # The first backup is written after the first row of the log.
+    reasons.append(f'the first epoch of {folder} is repeated')
+  if reasons:
+    print(f'{"; ".join(reasons)}.')
+  return epochs or 0
 
 
-def start_of(path, about, evaluate):
+def _load(model, folder, name):
+  """Loads weights; returns the number of steps, which is one of them."""
+  try:
+    model.load_weights(folder / name)
+  except (OSError, KeyError, ValueError, RuntimeError) as error:
+    first_line = str(error).splitlines()[0]
+    _refuse(folder, f'`{name}` is of another model: {first_line}')
+  return int(model.optimizer.iterations)
+
+
+def repair(model, folder, epochs, monitor):
+  """Writes files anew that the weights of the backup can replace."""
+  if not epochs:
+    return
+  last, best = folder / 'last.keras', folder / 'best.keras'
+  rows = rows_of(folder / 'log.csv')
+  losses = [float(row[monitor]) for row in rows]
+  problem = kept_files.problem_of(best)
+  if problem and np.any(np.isfinite(losses)):
+    of_epoch = int(np.nanargmin(losses))
+    if of_epoch < epochs - 1:
+      _refuse(
+        folder, f'`best.keras`, written after epoch {of_epoch + 1}, {problem}'
+      )
+    if of_epoch == epochs - 1:
+      checkpoints.save(model, best)
+      print(f'`best.keras` {problem}; it is written again from the backup.')
+    # An epoch that is going to be repeated writes it again.
+  problem = kept_files.problem_of(last)
+  if problem:
+    checkpoints.save(model, last)
+    print(f'`last.keras` {problem}; it is written again from the backup.')
+
+
+def _refuse(folder, reason):
+  """Raises an error that says what is there."""
+  there = []
+  for path in sorted(folder.rglob('*')):
+    name = path.relative_to(folder)
+    if path.suffix in ('.csv', '.h5', '.keras') and len(name.parts) < 3:
+      # Without what the user may do about it, and the reason.
+      problem = kept_files.problem_of(path).split(' (')[0].split(':')[0]
+      there.append(f'{name} ({problem or "is whole"})')
+  raise kept_files.Refused(
+    f'The run in {folder} cannot be resumed: {reason}. In the folder: '
+    f'{", ".join(there) or "nothing"}. {_ADVICE}'
+  )
+
+
+def start_of(path, about, evaluate, restart=False):
   """What the runs of a folder have in common: how they start, and with what.
 
   Args:
     path: `pathlib.Path` of a JSON file, written the first time.
     about: Dictionary, `source` of the data and settings.
     evaluate: Callable without arguments, the metrics before training.
+    restart: Python `bool`, whether to begin again if the file is damaged.
 
   Returns:
     start: Dictionary of `about` and the metrics.
   """
-  if not path.exists():
+  problem = kept_files.problem_of(path)
+  if problem and has_runs(path.parent):
+    if not restart:
+      raise kept_files.Refused(
+        f'`{path}` says what the runs in its folder have in common, but it '
+        f'{problem}. {_ADVICE}'
+      )
+    kept_files.set_aside(path.parent)
+  if problem:
     path.parent.mkdir(parents=True, exist_ok=True)
-    write(path, json.dumps({**evaluate(), **about}) + '\n')
+    kept_files.write(path, json.dumps({**evaluate(), **about}) + '\n')
   start = json.loads(path.read_text())
   for name, value in about.items():
     if start.get(name, value) != value:
-      raise app.UsageError(
+      raise kept_files.Refused(
         '`--output_dir` must have runs of one kind, but those in '
         f'{path.parent} have {name} {start[name]!r}, and now it is {value!r}. '
         'Pass another folder.'
       )
   return start
+
+
+def has_runs(folder):
+  """Returns whether there is anything that depends on how runs start."""
+  patterns = ('*/*/log.csv', 'tuning/*/*/log.csv', 'paths.csv')
+  return any(path for p in patterns for path in folder.glob(p))
 
 
 def rows_of(path):
@@ -192,18 +289,13 @@ def rows_of(path):
   return [r for r in csv.DictReader(whole) if None not in r.values()]
 
 
-def keep_rows(path, epochs):
-  """Drops the rows of epochs that are going to be repeated."""
-  rows = [row for row in rows_of(path) if int(row['epoch']) < epochs]
-  if not rows:
-    path.unlink(missing_ok=True)
-    return []
+def write_rows(path, rows):
+  """Writes dictionaries with the same keys as a CSV file."""
   file = io.StringIO(newline='')
   writer = csv.DictWriter(file, list(rows[0]), lineterminator='\n')
   writer.writeheader()
   writer.writerows(rows)
-  write(path, file.getvalue())
-  return rows
+  kept_files.write(path, file.getvalue())
 
 
 def finished_epochs(path):

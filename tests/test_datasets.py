@@ -2,6 +2,7 @@
 
 import importlib
 import socket
+import sys
 import threading
 import time
 
@@ -65,6 +66,18 @@ def test_without_a_network_the_subset_stands_in_at_once(tmp_path, monkeypatch):
   assert mnist.source == 'MNIST subset (10,000 + 2,000)'
   with raises(RuntimeError, 'TFDS_DATA_DIR'):
     datasets.load_mnist('tfds', data_dir=str(tmp_path))
+
+
+def test_a_missing_tfds_is_named_and_how_to_install_it(monkeypatch):
+  monkeypatch.setitem(sys.modules, 'tensorflow_datasets', None)
+  with raises(RuntimeError, 'pip install tensorflow-datasets'):
+    datasets.load_mnist('tfds')
+  with pytest.warns(UserWarning, match='pip install tensorflow-datasets'):
+    mnist = datasets.load_mnist()
+  for images, labels in (mnist[:2], mnist[2:4]):
+    assert (images.dtype, labels.dtype) == (np.uint8, np.int32)
+    assert (images.min(), images.max()) == (0, 255)
+    assert (labels.min(), labels.max()) == (0, 9)
 
 
 def test_host_is_given_three_seconds(tmp_path, monkeypatch):

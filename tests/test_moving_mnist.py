@@ -190,7 +190,8 @@ def test_digits_are_of_their_own_part_of_the_data(script):
 def test_step_sizes_are_compared_on_the_validation_images(
   script, tmp_path, monkeypatch, capsys
 ):
-  def run(model, seed, digits, data, folder, epochs, source):
+  def run(model, seed, digits, data, folder, epochs, source, restart):
+    assert not restart
     assert [len(x) for x in data] == [9]
     size = float(model.optimizer.learning_rate)
     loss = {5e-3: np.nan, 5e-4: 3.0}.get(np.round(size, 6), 4.0)

@@ -1,5 +1,6 @@
 """The wheel holds the package only, and importing it is light."""
 
+from email import message_from_bytes
 import os
 import pathlib
 import shutil
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import zipfile
 
+from packaging.requirements import Requirement
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -67,6 +69,18 @@ def test_wheel_holds_the_package_and_nothing_else(wheel):
   assert 'tfp_rb/py.typed' in names
   assert any(name.endswith('/LICENSE') for name in info)
   assert {name.split('/')[0] for name in names - info} == {'tfp_rb'}
+
+
+def test_pip_installs_a_numpy_with_which_tfp_works(wheel):
+  with zipfile.ZipFile(wheel) as archive:
+    (name,) = (n for n in archive.namelist() if n.endswith('/METADATA'))
+    metadata = message_from_bytes(archive.read(name))
+  required = [Requirement(r) for r in metadata.get_all('Requires-Dist')]
+  (numpy,) = (r.specifier for r in required if r.name == 'numpy')
+  (tfp,) = (r.specifier for r in required if r.name == 'tensorflow-probability')
+  assert tfp.contains('0.25.0')
+  # `np.reshape(newshape=...)`, of which TFP 0.25 makes use, is gone in 2.4.
+  assert [numpy.contains(v) for v in ('1.26.0', '2.3.5', '2.4.0')] == [1, 1, 0]
 
 
 def test_import_loads_no_keras_matplotlib_or_datasets(wheel, tmp_path):

@@ -255,11 +255,47 @@ def test_trained_temperature_does_not_come_back_as_a_constant():
   np.testing.assert_allclose(copy.temperature, 0.5, rtol=1e-6)
 
 
-def test_temperature_transformed_by_what_is_not_known_has_no_config():
-  bijector = tfp.bijectors.Square()
+class Exp(tfp.bijectors.Softplus):
+  """It has the name of another one."""
+
+
+@pytest.mark.parametrize(
+  'bijector',
+  [
+    tfp.bijectors.Square(),
+    # A config would lose the settings, or mean another class.
+    tfp.bijectors.Softplus(low=0.25),
+    Exp(),
+  ],
+  ids=['unknown', 'with_settings', 'named_alike'],
+)
+def test_temperature_whose_bijector_a_name_does_not_tell_has_no_config(
+  bijector,
+):
   estimator = tfp_rb.REBAR(tfp.util.TransformedVariable(0.5, bijector))
   with raises(TypeError, 'temperature'):
     estimator.get_config()
+
+
+@pytest.mark.parametrize(
+  'bijector', [tfp.bijectors.Exp, tfp.bijectors.Softplus]
+)
+def test_temperature_of_a_config_may_be_named(bijector):
+  value = tfp.util.TransformedVariable(0.5, bijector(validate_args=True))
+  copy = copy_by_json(tfp_rb.REBAR(value))
+  assert type(copy.temperature.bijector) is bijector
+
+
+@pytest.mark.parametrize(
+  'name', ['Invert', 'Square', 'prefer_static', '__doc__', None, ['Exp']]
+)
+def test_configs_name_bijectors_that_are_listed_only(name):
+  value = tfp.util.TransformedVariable(0.5, tfp.bijectors.Exp())
+  config = tfp_rb.REBAR(value).get_config()
+  config['temperature']['bijector'] = name
+  with raises(ValueError, 'bijector') as caught:
+    tfp_rb.REBAR.from_config(config)
+  assert repr(name) in str(caught.value)
 
 
 def test_softmax_of_many_axes_is_that_of_its_rows():

@@ -1,14 +1,19 @@
 """The script of the semi-supervised experiment: data, runs that resume."""
 
 import csv
+import os
 import pathlib
+import re
 import shutil
+import subprocess
 import sys
+import types
 
 from absl.app import UsageError
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from errors import raises
 import scripts
@@ -127,47 +132,38 @@ class Killed(BaseException):
   """In place of a signal, at a chosen moment."""
 
 
-def between_weights_and_count(callback):
-  pathlib.Path(callback.backup_dir).mkdir()
-  callback.model.save_weights(callback._weights_path, overwrite=True)
-  raise Killed
-
-
-def amid_the_weights(callback):
-  weights = pathlib.Path(callback._weights_path)
-  weights.with_name(weights.name + '.bkp').write_bytes(weights.read_bytes())
-  callback.model.save_weights(weights, overwrite=True)
-  weights.write_bytes(weights.read_bytes()[:-5000])
-  raise Killed
-
-
-def amid_a_row_of_the_log(callback):
-  log = pathlib.Path(callback.backup_dir).parent / 'log.csv'
-  log.write_text(log.read_text()[:-30])
-  raise Killed
-
-
 @pytest.mark.parametrize(
-  ('epoch', 'kill'),
+  ('epoch', 'moved'),
   [
-    (0, between_weights_and_count),
-    pytest.param(1, amid_the_weights, marks=pytest.mark.slow),
-    pytest.param(1, amid_a_row_of_the_log, marks=pytest.mark.slow),
+    (0, 'latest.weights.h5'),
+    pytest.param(0, 'log.csv', marks=pytest.mark.slow),
+    pytest.param(1, 'latest.weights.h5', marks=pytest.mark.slow),
+    pytest.param(1, 'previous.weights.h5', marks=pytest.mark.slow),
+    pytest.param(1, 'best.keras', marks=pytest.mark.slow),
   ],
 )
+@pytest.mark.parametrize(
+  'is_before', [True, pytest.param(False, marks=pytest.mark.slow)]
+)
 def test_a_run_that_was_killed_ends_with_the_same_numbers(
-  script, split, start, whole, epoch, kill, tmp_path
+  script, split, start, whole, epoch, moved, is_before, tmp_path, monkeypatch
 ):
-  backup = keras.callbacks.BackupAndRestore
-  save = backup._save_model
+  replace, seen = pathlib.Path.replace, []
 
-  def save_or_die(self):
-    if self._current_epoch == epoch + 1:
-      kill(self)
-    save(self)
+  def replace_or_die(self, target):
+    if pathlib.Path(target).name == moved:
+      seen.append(target)
+    # There is no previous one in the first epoch.
+    last = epoch + (moved != 'previous.weights.h5')
+    is_now = pathlib.Path(target).name == moved and len(seen) == last
+    if is_now and is_before:
+      raise Killed
+    replace(self, target)
+    if is_now:
+      raise Killed
 
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(backup, '_save_model', save_or_die)
+  with monkeypatch.context() as patch:
+    patch.setattr(pathlib.Path, 'replace', replace_or_die)
     with pytest.raises(Killed):
       train(script, split, start, tmp_path)
   resumed, (uninterrupted, _) = train(script, split, start, tmp_path), whole
@@ -176,20 +172,224 @@ def test_a_run_that_was_killed_ends_with_the_same_numbers(
       resumed[column], uninterrupted[column], rtol=1e-5, err_msg=column
     )
   assert len(np.unique(resumed['loss'])) == EPOCHS
-  assert (tmp_path / 'best.keras').exists()
+  for name in ('best.keras', 'last.keras', 'log.csv'):
+    assert not script.kept_files.problem_of(tmp_path / name)
 
 
 def test_a_run_of_another_model_is_not_thrown_away(script, whole):
   _, folder = whole
-  weights = folder / 'backup' / 'latest.weights.h5'
-  before = weights.read_bytes(), (folder / 'log.csv').read_text()
+  before = contents(folder)
   other = script.make_model(
     'RB-REINFORCE', 0, classifier_units=(9,), hidden_units=(8,)
   )
-  with raises(UsageError, 'epochs'):
-    script.training_runs.resume(other, folder, 4)
-  assert (weights.read_bytes(), (folder / 'log.csv').read_text()) == before
-  assert not weights.with_name('whole.weights.h5').exists()
+  with raises(UsageError, 'another model'):
+    script.training_runs.resume(other, folder, 4, 'val_negative_elbo')
+  assert contents(folder) == before
+
+
+def contents(folder):
+  return {
+    path.relative_to(folder): path.read_bytes()
+    for path in folder.rglob('*')
+    if path.is_file() and path.suffix != '.lock'
+  }
+
+
+@pytest.fixture
+def copy(whole, tmp_path):
+  """A finished run, to be damaged."""
+  return shutil.copytree(whole[1], tmp_path / 'run')
+
+
+def resume(script, folder, **kwargs):
+  model = script.make_model('RB-REINFORCE', 0, **SMALL)
+  return script.training_runs.resume(
+    model, folder, 4, 'val_negative_elbo', **kwargs
+  )
+
+
+def flip(path):
+  content = bytearray(path.read_bytes())
+  content[len(content) // 2] ^= 1
+  path.write_bytes(content)
+
+
+def shorten(path):
+  lines = path.read_text().splitlines(keepends=True)
+  path.write_text(''.join(lines[:-1]))
+
+
+def remove(path):
+  path.unlink()
+
+
+@pytest.mark.parametrize('hurt', [flip, shorten, remove])
+def test_a_run_without_a_whole_log_is_refused_and_kept(script, copy, hurt):
+  hurt(copy / 'log.csv')
+  before = contents(copy)
+  with raises(UsageError, 'log.csv') as caught:
+    resume(script, copy)
+  assert f'the backup has {EPOCHS} epochs' in str(caught.value)
+  assert 'backup/latest.weights.h5 (is whole)' in str(caught.value)
+  assert '--restart' in str(caught.value)
+  assert 'Remove' not in str(caught.value)
+  assert contents(copy) == before
+  assert resume(script, copy, restart=True) == 0
+  assert contents(copy / 'replaced-1') == before
+  assert resume(script, copy, restart=True) == 0  # nothing to move
+  assert not (copy / 'replaced-2').exists()
+
+
+def test_restart_resumes_a_run_that_can_be_resumed(script, copy):
+  before = contents(copy)
+  assert resume(script, copy, restart=True) == EPOCHS
+  assert contents(copy) == before
+
+
+@pytest.mark.parametrize('hurt', [flip, remove])
+def test_a_damaged_backup_is_replaced_by_the_one_before(
+  script, split, start, whole, copy, hurt, capsys
+):
+  hurt(copy / 'backup' / 'latest.weights.h5')
+  assert resume(script, copy) == EPOCHS - 1
+  assert 'latest.weights.h5' in capsys.readouterr().out
+  log = train(script, split, start, copy)
+  np.testing.assert_allclose(log['loss'], whole[0]['loss'], rtol=1e-5)
+  flip(copy / 'backup' / 'latest.weights.h5')
+  flip(copy / 'backup' / 'previous.weights.h5')
+  with raises(UsageError, 'previous.weights.h5'):
+    resume(script, copy)
+
+
+def test_a_damaged_backup_never_replaces_the_one_before(
+  script, split, start, copy, monkeypatch
+):
+  backups = [
+    copy / 'backup' / f'{name}.weights.h5' for name in ('latest', 'previous')
+  ]
+  flip(backups[0])
+  before, put = backups[1].read_bytes(), script.kept_files.put
+
+  def put_or_die(unfinished, path):
+    if path == backups[0]:
+      raise Killed
+    put(unfinished, path)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(script.kept_files, 'put', put_or_die)
+    with pytest.raises(Killed):
+      train(script, split, start, copy)
+  assert backups[1].read_bytes() == before
+  assert 'damaged' in script.kept_files.problem_of(backups[0])
+  assert resume(script, copy) == EPOCHS - 1
+
+
+def test_files_without_digests_are_refused_until_they_are_listed(script, copy):
+  (copy / 'SHA256SUMS').unlink()
+  with raises(UsageError, 'sha256sum') as caught:
+    resume(script, copy)
+  (command,) = re.findall('run `([^`]*)`', str(caught.value))
+  subprocess.run(command, shell=True, check=True)
+  assert resume(script, copy) == EPOCHS
+
+
+@pytest.mark.parametrize('hurt', [flip, remove])
+def test_a_damaged_last_model_is_written_again(script, whole, copy, hurt):
+  hurt(copy / 'last.keras')
+  assert resume(script, copy) == EPOCHS
+  ours, theirs = (
+    keras.models.load_model(folder / 'last.keras').get_weights()
+    for folder in (copy, whole[1])
+  )
+  for a, b in zip(ours, theirs, strict=True):
+    np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize('best_epoch', [1, 2, 3])
+def test_a_damaged_best_model_is_written_again_only_if_its_weights_are_there(
+  script, copy, best_epoch
+):
+  log = copy / 'log.csv'
+  rows = script.training_runs.rows_of(log)
+  for row in rows:
+    is_best = row['epoch'] == str(best_epoch - 1)
+    row['val_negative_elbo'] = '1.0' if is_best else '2.0'
+  script.training_runs.write_rows(log, rows)
+  flip(copy / 'best.keras')
+  if best_epoch == EPOCHS:
+    assert resume(script, copy) == EPOCHS
+    assert not script.kept_files.problem_of(copy / 'best.keras')
+  else:
+    with raises(UsageError, 'best.keras'):
+      resume(script, copy)
+
+
+def test_a_second_process_in_a_folder_is_refused(
+  script, split, start, copy, monkeypatch
+):
+  before = contents(copy)
+  with (
+    script.kept_files.lock(copy / 'run.lock'),
+    raises(UsageError, f'process {os.getpid()} on'),
+  ):
+    train(script, split, start, copy)
+  assert contents(copy) == before
+  train(script, split, start, copy)
+
+
+def test_a_run_without_room_says_so_before_it_trains(
+  script, split, start, tmp_path, monkeypatch
+):
+  kept_files = script.kept_files
+  monkeypatch.setattr(
+    kept_files.shutil, 'disk_usage', lambda _: types.SimpleNamespace(free=1000)
+  )
+  with raises(UsageError, 'requires'):
+    train(script, split, start, tmp_path)
+  assert {path.name for path in tmp_path.iterdir()} == {'run.lock'}
+
+
+def test_only_a_full_disk_is_explained_as_one(script, copy):
+  model = script.make_model('RB-REINFORCE', 0, **SMALL)
+  room = script.training_runs._room_for_run
+  for message, kind in (
+    ('events.v2; No space left on device', UsageError),
+    ('OOM when allocating tensor', tf.errors.ResourceExhaustedError),
+  ):
+    with pytest.raises(kind, match='space|OOM'), room(model, copy):
+      raise tf.errors.ResourceExhaustedError(None, None, message)
+
+
+# The warm start.
+
+
+def warm_start(script, split, path):
+  small = split._replace(labeled=tuple(np.tile(x, (3, *[1] * (x.ndim - 1)))
+                                       for x in split.labeled))  # fmt: skip
+  data = script.evaluation_data(*split.validation)
+  return script.warm_start(small, data, 1, 901, path, **SMALL)
+
+
+@pytest.mark.slow
+def test_a_damaged_warm_start_is_repeated(script, split, tmp_path, capsys):
+  path = tmp_path / 'warm_start.npz'
+  metrics = warm_start(script, split, path)
+  content = path.read_bytes()
+  (tmp_path / 'paths.csv').write_text('')  # there are runs that began with it
+  for hurt in (flip, remove, lambda p: p.write_bytes(content[:1000])):
+    hurt(path)
+    capsys.readouterr()
+    assert warm_start(script, split, path) == metrics
+    assert 'the warm start is repeated' in capsys.readouterr().out
+    assert path.read_bytes() == content
+  sums = tmp_path / 'SHA256SUMS'
+  sums.write_text(sums.read_text().translate(str.maketrans('012', '120')))
+  assert warm_start(script, split, path) == metrics
+  assert not script.kept_files.problem_of(path)
+  model = script.make_model('REINFORCE', 5, **SMALL)
+  flip(path)
+  with raises(UsageError, 'warm_start.npz'):
+    script.save_networks(model, path, same=True)
 
 
 def test_a_finished_run_is_not_repeated(script, split, start, whole):

@@ -26,8 +26,9 @@ class MNIST(NamedTuple):
   """Images and labels.
 
   Attributes:
-    train_images: `uint8` array of shape `[n, 28, 28]`.
-    train_labels: `int32` array of shape `[n]`.
+    train_images: `uint8` array of shape `[n, 28, 28]`, with gray values from 0
+      (background) to 255.
+    train_labels: `int32` array of shape `[n]`, with labels from 0 to 9.
     test_images: As `train_images`.
     test_labels: As `train_labels`.
     source: Python `str`, the name of this data. Show it in every title and
@@ -73,18 +74,21 @@ def load_mnist(
       the environment variable `TFDS_DATA_DIR`, or the default of TFDS.
 
   Returns:
-    mnist: `MNIST`.
+    mnist: `MNIST`. Images are `uint8` from 0 to 255, not scaled; divide them by
+      255 to get values from 0 to 1. Labels are `int32` from 0 to 9.
 
   Raises:
     ValueError: `source` is not one of these, or the embedded file is damaged.
-    RuntimeError: `source` is 'tfds', and MNIST can neither be found nor
-      downloaded.
+    RuntimeError: `source` is 'tfds', and TFDS is not installed, or MNIST can
+      neither be found nor downloaded.
 
   #### Examples
 
   ```python
   mnist = tfp_rb.datasets.load_mnist('embedded')
   mnist.train_images.shape  # ==> (10000, 28, 28)
+  mnist.train_images.dtype  # ==> uint8
+  mnist.train_images.max()  # ==> 255
   mnist.source              # ==> MNIST subset (10,000 + 2,000)
   ```
   """
@@ -99,6 +103,11 @@ def load_mnist(
       'To get all of MNIST, run `tfds.load("mnist")` on a machine with a '
       'network connection, and set `TFDS_DATA_DIR` or `data_dir`.'
     )
+    if isinstance(error, _NotInstalledError):
+      advice = (
+        'To get all of MNIST, run `pip install tensorflow-datasets` or install '
+        'the extra `tfp_rb[examples]`.'
+      )
     if source == 'tfds':
       raise RuntimeError(f'{error} {advice}') from error
     # In capitals: nobody should mistake the results for those of MNIST.
@@ -111,7 +120,11 @@ def load_mnist(
 
 
 class _NotAvailableError(Exception):
-  """Raised when TFDS is not installed or cannot prepare MNIST."""
+  """Raised when TFDS cannot provide MNIST."""
+
+
+class _NotInstalledError(_NotAvailableError):
+  """Raised when TFDS cannot be imported."""
 
 
 def _load_tfds(data_dir: str | os.PathLike[str] | None) -> MNIST:
@@ -119,7 +132,7 @@ def _load_tfds(data_dir: str | os.PathLike[str] | None) -> MNIST:
     # TFDS is optional, and slow to import.
     tfds = importlib.import_module('tensorflow_datasets')
   except ImportError as error:
-    raise _NotAvailableError(
+    raise _NotInstalledError(
       f'`tensorflow_datasets` cannot be imported: {error}.'
     ) from error
   data_dir = data_dir or os.environ.get('TFDS_DATA_DIR')

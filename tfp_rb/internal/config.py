@@ -123,11 +123,19 @@ def serialize(value, where='estimator'):
 
 def _serialize_transformed(value, where):
   """Returns a positive variable, a learned temperature, as plain data."""
-  bijector = type(value.bijector).__name__
-  if bijector not in _BIJECTORS:
+  kind = type(value.bijector)
+  bijector = kind.__name__
+  # The config holds the name only, so it must say everything.
+  settings = {
+    name: setting
+    for name, setting in value.bijector.parameters.items()
+    if name not in ('name', 'validate_args') and setting is not None
+  }
+  if kind is not _BIJECTORS.get(bijector) or settings:
+    names = ' or '.join(f'`{name}()`' for name in _BIJECTORS)
     raise TypeError(
-      f'`{where}` must be transformed by one of {", ".join(_BIJECTORS)} to be '
-      f'written into a config; got `{bijector}`. Rebuild the object in code '
+      f'`{where}` must be transformed by {names} to be written into a config; '
+      f'got `{bijector}` with settings {settings}. Rebuild the object in code '
       'instead.'
     )
   present = np.asarray(tf.convert_to_tensor(value))
@@ -164,11 +172,21 @@ def deserialize(value):
   if 'transformed' in value:
     return tfp.util.TransformedVariable(
       tf.constant(value['transformed'], value['dtype']),
-      _BIJECTORS[value['bijector']](),
+      _bijector_named(value.get('bijector'))(),
     )
   if 'keras' in value:
     return _keras_saving().deserialize_keras_object(value['keras'])
   return _class_of(value).from_config(value['config'])
+
+
+def _bijector_named(name):
+  """Returns a bijector's class; a file must not name anything else."""
+  if not isinstance(name, str) or name not in _BIJECTORS:
+    raise ValueError(
+      f'`bijector` of a config must be one of {", ".join(_BIJECTORS)}; got '
+      f'{name!r}. Rebuild the object in code, or repair the config.'
+    )
+  return _BIJECTORS[name]
 
 
 def _default_name(module, qualified_name):

@@ -1,0 +1,237 @@
+"""Files with digests, locks, and what happens when the disk is full."""
+
+import errno
+import importlib
+import os
+import pathlib
+import re
+import resource
+import shutil
+import subprocess
+import sys
+
+import keras
+import pytest
+
+from errors import raises
+import processes
+import scripts
+from tfp_rb import models
+
+
+@pytest.fixture(scope='module')
+def kept_files():
+  with scripts.as_started(scripts.EXAMPLES / 'moving_mnist.py'):
+    yield importlib.import_module('kept_files')
+
+
+def test_a_file_that_was_written_has_no_problem(kept_files, tmp_path):
+  path = tmp_path / 'a.txt'
+  assert not kept_files.is_known(path)
+  for text in ('one', 'two'):
+    kept_files.write(path, text)
+    assert path.read_text() == text
+    assert kept_files.problem_of(path) == ''
+  # The format is the one of the command.
+  subprocess.run(
+    ['sha256sum', '--check', 'SHA256SUMS'], cwd=tmp_path, check=True
+  )
+
+
+@pytest.mark.parametrize('size', [0, 1, 3_000_000])
+def test_every_damage_is_found(kept_files, tmp_path, size):
+  path = tmp_path / 'a.txt'
+  kept_files.write(path, 'x' * size)
+  whole = path.read_bytes()
+  for content in (whole + b'x', whole[:-1], whole[:-1] + b'y'):
+    if content != whole:
+      path.write_bytes(content)
+      assert 'damaged' in kept_files.problem_of(path)
+      with raises(kept_files.Refused, 'a.txt'):
+        kept_files.refuse_damaged(path)
+  path.unlink()
+  assert 'missing' in kept_files.problem_of(path)
+  assert kept_files.is_known(path)
+
+
+def test_a_file_that_is_not_listed_may_be_trusted(kept_files, tmp_path):
+  path = tmp_path / 'it is mine.txt'
+  path.write_text('content')
+  problem = kept_files.problem_of(path)
+  assert 'no digest' in problem
+  assert not kept_files.is_damaged(path)
+  kept_files.refuse_damaged(path)
+  (command,) = re.findall('`(.*)`', problem)
+  subprocess.run(command, shell=True, check=True)
+  assert kept_files.problem_of(path) == ''
+
+
+@pytest.mark.parametrize('moves', range(4))
+def test_a_kill_during_a_write_leaves_a_file_that_matches(
+  kept_files, tmp_path, monkeypatch, moves
+):
+  path, replace, done = tmp_path / 'a.txt', pathlib.Path.replace, []
+  kept_files.write(tmp_path / 'b.txt', 'another')
+  kept_files.write(path, 'before')
+
+  def replace_or_die(self, target):
+    if len(done) == moves:
+      raise KeyboardInterrupt
+    done.append(target)
+    replace(self, target)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(pathlib.Path, 'replace', replace_or_die)
+    if moves < 3:
+      with pytest.raises(KeyboardInterrupt):
+        kept_files.write(path, 'after')
+    else:
+      kept_files.write(path, 'after')
+  assert path.read_text() == ('before' if moves < 2 else 'after')
+  for name in ('a.txt', 'b.txt'):
+    assert kept_files.problem_of(tmp_path / name) == ''
+  kept_files.write(path, 'at last')
+  assert len(kept_files.listed(path)) == 1
+
+
+# Locks.
+
+HOLD = """
+import pathlib
+import scripts
+with scripts.as_started(scripts.EXAMPLES / 'moving_mnist.py'):
+  import kept_files
+"""
+
+
+def test_only_one_process_holds_a_lock_and_is_named(kept_files, tmp_path):
+  path = tmp_path / 'run.lock'
+  code = f"""{HOLD}
+try:
+  with kept_files.lock(pathlib.Path({str(path)!r})):
+    print('no error')
+except kept_files.Refused as error:
+  print(error)
+"""
+  with kept_files.lock(path):
+    printed = processes.run(code)
+  assert f'process {os.getpid()} on ' in printed
+  assert 'no error' in processes.run(code)
+
+
+def test_a_lock_of_a_dead_process_is_stale(kept_files, tmp_path):
+  path = tmp_path / 'run.lock'
+  code = f"""{HOLD}
+import os
+with kept_files.lock(pathlib.Path({str(path)!r})):
+  os.kill(os.getpid(), 9)
+"""
+  with pytest.raises(AssertionError):  # the process has failed
+    processes.run(code)
+  assert path.read_text().startswith('process ')
+  with kept_files.lock(path):
+    assert f'process {os.getpid()} ' in path.read_text()
+
+
+def test_what_was_there_is_moved_not_removed(kept_files, tmp_path, capsys):
+  for number in (1, 2):
+    with kept_files.lock(tmp_path / 'run.lock'):
+      kept_files.write(tmp_path / 'a.txt', str(number))
+      kept_files.set_aside(tmp_path)
+    aside = tmp_path / f'replaced-{number}'
+    assert str(aside) in capsys.readouterr().out
+    assert (aside / 'a.txt').read_text() == str(number)
+    assert kept_files.problem_of(aside / 'a.txt') == ''
+  assert not kept_files.is_known(tmp_path / 'a.txt')
+
+
+# A full disk.
+
+
+@pytest.fixture
+def no_large_files():
+  """Files above 100 kB cannot be written, as if the disk was full."""
+  _, hard = limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+  yield
+  resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_text_that_does_not_fit_leaves_the_one_before(
+  kept_files, tmp_path, no_large_files
+):
+  path = tmp_path / 'a.txt'
+  kept_files.write(path, 'before')
+  with raises(kept_files.Refused, 'requires 2.0 MB'):
+    kept_files.write(path, 'x' * 2_000_000)
+  assert path.read_text() == 'before'
+  assert kept_files.problem_of(path) == ''
+  assert len(list(tmp_path.iterdir())) == 3  # nothing unfinished
+
+
+@pytest.fixture(scope='module')
+def large():
+  # A Dense layer of 200 kB.
+  model = models.MovingVAE(
+    frame=12, window=4, latent_dim=2, hidden_units=300, channels=1
+  )
+  model.compile(keras.optimizers.Adam(0.01), jit_compile=False)
+  model.optimizer.build(model.trainable_variables)
+  return model
+
+
+# HDF5 also complains when it closes the file that it could not write.
+@pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
+@pytest.mark.parametrize('is_known_before', [True, False])
+def test_weights_that_do_not_fit_leave_the_ones_before(
+  kept_files, large, tmp_path, is_known_before, monkeypatch, request
+):
+  import checkpoints
+
+  backup = checkpoints.Backup(tmp_path / 'backup')
+  backup.set_model(large)
+  backup.on_epoch_end(0)
+  checkpoints.save(large, tmp_path / 'last.keras')
+  kept = {p: p.read_bytes() for p in tmp_path.rglob('*.[kh]*')}
+  assert len(kept) == 2
+  if is_known_before:
+    usage = lambda _: (10**9, 10**9 - 1000, 1000)
+    monkeypatch.setattr(
+      kept_files.shutil, 'disk_usage',
+      lambda path: type('Usage', (), {'free': usage(path)[2]}),
+    )  # fmt: skip
+  else:
+    request.getfixturevalue('no_large_files')
+  needed = checkpoints.num_bytes(large) / 1e6
+  with raises(kept_files.Refused, f'requires {needed:.1f} MB'):
+    backup.on_epoch_end(1)
+  with raises(kept_files.Refused, f'requires {2 * needed:.1f} MB'):
+    checkpoints.save(large, tmp_path / 'last.keras')
+  assert {p: p.read_bytes() for p in tmp_path.rglob('*.[kh]*')} == kept
+  assert not (tmp_path / 'unfinished').exists()
+
+
+@pytest.mark.skipif(
+  sys.platform != 'linux' or os.geteuid() != 0, reason='mounts a file system'
+)
+@pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
+@pytest.mark.parametrize('fits', [1, -1])  # the estimate says so, or does not
+def test_a_disk_that_is_full_is_explained(kept_files, large, tmp_path, fits):
+  import checkpoints
+
+  mount = ['mount', '-t', 'tmpfs', '-o', 'size=3m', 'tmpfs', str(tmp_path)]
+  if subprocess.run(mount, check=False).returncode:
+    pytest.skip('mounting is not permitted')
+  try:
+    path = tmp_path / 'last.keras'
+    checkpoints.save(large, path)
+    before = path.read_bytes()
+    free = shutil.disk_usage(tmp_path).free
+    needed = 2 * checkpoints.num_bytes(large)
+    (tmp_path / 'filling').write_bytes(bytes(free - needed + fits * 40_000))
+    with raises(kept_files.Refused, os.strerror(errno.ENOSPC)):
+      checkpoints.save(large, path)
+    assert path.read_bytes() == before
+    assert kept_files.problem_of(path) == ''
+  finally:
+    subprocess.run(['umount', str(tmp_path)], check=True)
