@@ -86,6 +86,12 @@ class CategoricalChain(CompositeDistribution):
 
   # The expected number of steps in state 1, exactly:
   chain.expectation(tf.constant([[0., 1.]] * 3))  # ==> 0.642
+
+  # The two best paths, and one drawn from all others:
+  p = tfp_rb.partition(chain, 2)
+  p.values   # ==> [[0 0 0] [1 1 1]]
+  p.weights  # ==> [0.648 0.1  ]
+  p.sample_rest(1, seed=[0, 1]).shape  # ==> (1, 3)
   ```
   """
 
@@ -341,9 +347,7 @@ class CategoricalChain(CompositeDistribution):
     static = tf.get_static_value(n)
     n = n if static is None else int(static)
     u = random.uniform([n, rows, num_steps], seed)
-    paths = recursions.draw_paths(
-      tf.exp(log_factors), tf.transpose(u, [2, 1, 0])
-    )
+    paths = recursions.draw_paths(log_factors, tf.transpose(u, [2, 1, 0]))
     return tf.reshape(
       tf.transpose(paths, [2, 1, 0]),
       [n, *shapes.batch_shape(self), num_steps],

@@ -362,11 +362,11 @@ def _merge(log_factor, lists):
 
 
 @loops.as_graph
-def draw_paths(masses, u, forced=None):
+def draw_paths(log_factors, u, forced=None):
   """Draws paths by inverse CDF.
 
   Args:
-    masses: `Tensor` of shape `[T, rows, K, K]`, probabilities.
+    log_factors: `Tensor` of shape `[T, rows, K, K]`, log-probabilities.
     u: `float64` `Tensor` of shape `[T, rows, n]`, uniforms.
     forced: `int32` `Tensor` of shape `[T, rows, n]`: states that are given; -1
       stands for a state to be drawn. `None` if all are drawn.
@@ -374,15 +374,16 @@ def draw_paths(masses, u, forced=None):
   Returns:
     paths: `int32` `Tensor` of shape `[T, rows, n]`.
   """
-  masses = tf.stop_gradient(masses)
+  log_factors = tf.stop_gradient(log_factors)
   start = tf.zeros_like(u[0], tf.int32)
   if forced is None:
     forced = tf.broadcast_to(-1, tf.shape(u))
 
   def step(state, elements):
-    masses, u, forced = elements
-    own = tf.gather(masses, state, batch_dims=1)  # [rows, n, K]
+    log_factor, u, forced = elements
+    # Only the rows of the drawn states are exponentiated, [rows, n, K].
+    own = tf.exp(tf.gather(log_factor, state, batch_dims=1))
     drawn = random.search_index(own, u)
     return tf.ensure_shape(tf.where(forced < 0, drawn, forced), start.shape)
 
-  return tf.scan(step, (masses, u, forced), start)
+  return tf.scan(step, (log_factors, u, forced), start)
