@@ -286,6 +286,59 @@ def test_estimators_are_unbiased_by_enumeration(name):
   assert report.is_exact
 
 
+LOCAL = {
+  'all states': (tfp_rb.REINFORCE(), 2, None),
+  'level': (tfp_rb.REINFORCE(baseline=1.75), 2, None),
+  'one state': (tfp_rb.REINFORCE(baseline=1.75), 1, None),
+  'draws': (tfp_rb.REINFORCE(), 0, None),
+  'chunks': (tfp_rb.REINFORCE(baseline=baselines.Learned(0.5)), 2, 2),
+}
+
+
+@pytest.mark.parametrize('name', LOCAL)
+def test_step_by_step_is_unbiased_by_enumeration(name):
+  initial = tf.constant([[0.3, -0.4], [1.5, 0.0]], tf.float64)
+  transitions = tf.constant(
+    np.reshape(np.sin(3.0 * np.arange(16)), [2, 2, 2, 2])
+  )
+  report = tfp_rb.testing.assert_unbiased(
+    tfp_rb.local_expectation(*LOCAL[name]), _problem, [initial, transitions]
+  )
+  assert report.is_exact
+
+
+@pytest.mark.parametrize(
+  'estimator',
+  [
+    _REINFORCE,
+    tfp_rb.REINFORCE(baselines.Optimal(), num_samples=2),
+    tfp_rb.REINFORCE(baselines.IndependentSample()),
+    tfp_rb.NVIL(tf.constant(0.5)),
+  ],
+  ids=str,
+)
+def test_a_level_that_depends_on_the_draws_is_refused_step_by_step(estimator):
+  local = tfp_rb.local_expectation(estimator, num_summed=1)
+  with raises(TypeError, 'estimator'):
+    tfp_rb.expectation(lambda z: z[..., 0], make('random'), local, seed=[0, 1])
+
+
+def test_forbidden_transitions_are_not_visited_step_by_step():
+  chain, _ = _quarters()
+  seen = []
+
+  def f(z):
+    seen.append(z)
+    return tf.cast(tf.reduce_sum(z, axis=-1), tf.float64)
+
+  local = tfp_rb.local_expectation(tfp_rb.REINFORCE(), num_summed=3)
+  for seed in range(20):
+    value = tfp_rb.expectation(f, chain, local, seed=[0, seed])
+    assert np.isfinite(value)
+  assert all(z.shape == (9, 3) for z in seen)
+  assert np.all(chain.prob(tf.concat(seen, axis=0)) > 0.0)
+
+
 def test_forbidden_paths_reach_neither_the_value_nor_the_gradient():
   first = np.array([0.5, -np.inf, 0.2])
   transitions = np.zeros([2, 3, 3])

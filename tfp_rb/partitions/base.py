@@ -285,6 +285,23 @@ class Partition:
     """Returns the groups of independent sites; `[]` for a single site."""
     return []
 
+  def conditional_sites(self, joint: tf.Tensor) -> 'list[SiteGroup]':
+    """Returns the groups of sites that depend on each other.
+
+    The weights of a site are its probabilities given all other sites. Its
+    `log_prob` is the factor of the site given the earlier sites alone, because
+    the sum of these factors is the log-probability of the joint value.
+
+    Args:
+      joint: `Tensor` of shape `[1] + batch_shape + event_shape`, the values of
+        the other sites.
+
+    Returns:
+      groups: List of `SiteGroup`s; `[]` if there are none.
+    """
+    del joint
+    return []
+
 
 class SiteGroup(NamedTuple):
   """Holds `S` independent sites of a product that have the same family.

@@ -16,11 +16,12 @@ import tensorflow_probability as tfp
 
 from tfp_rb.distributions import CategoricalChain, recursions
 from tfp_rb.internal import shapes
-from tfp_rb.partitions.base import Partition
+from tfp_rb.partitions.base import Partition, SiteGroup
 from tfp_rb.partitions.registry import NotRegisteredError, register
+from tfp_rb.partitions.table import IntegerTable
 from tfp_rb.partitions.trie import choose_cylinder, complement
 
-__all__ = ['Chain']
+__all__ = ['Chain', 'State']
 
 tfd = tfp.distributions
 
@@ -213,6 +214,61 @@ class Chain(Partition):
     own = recursions.terms_along(factors, paths)
     collision = recursions.own_rows(tf.reduce_sum(factors**2, axis=-1), paths)
     return self._unflatten(tf.reduce_sum(1.0 - 2.0 * own + collision, axis=0))
+
+  def conditional_sites(self, joint):
+    paths = self._decode(joint)
+    log_factors = self._log_factors
+    own = recursions.own_rows(log_factors, paths)[:, :, 0]  # [T, rows, K]
+    following = tf.gather(log_factors[1:], paths[1:], axis=3, batch_dims=2)
+    # No state follows the last one.
+    following = tf.concat([following[..., 0], tf.zeros_like(own[:1])], axis=0)
+    logits, own = (
+      recursions.unflatten(x, self.batch_shape)
+      for x in (tf.stop_gradient(own + following), own)
+    )
+    law = tfd.Categorical(logits=logits, dtype=self.distribution.dtype)
+    return [SiteGroup(State(law, logits, own), _extract, _insert)]
+
+
+class State(IntegerTable):
+  """Partitions one state of a chain given the states before and after it.
+
+  The weights are those of the state given both. The `log_prob` is the factor of
+  the state given the one before it: the factor of the next state belongs to the
+  next site, and would be counted twice.
+  """
+
+  def __init__(self, distribution, logits, own):
+    """Makes the partition with `k = 0`.
+
+    Args:
+      distribution: The distribution.
+      logits: `Tensor` of shape `batch_shape + [T, K]`, of the state given both.
+      own: Differentiable `Tensor` of that shape, the log-probabilities given
+        the state before.
+    """
+    super().__init__(distribution, logits)
+    self._own = tf.reshape(own, [self._num_rows, self.num_values])
+
+  def excluding(self, values):
+    raise NotImplementedError(
+      'States of a chain given their neighbours cannot be excluded. Use '
+      '`num_summed` and `samplers.IID()`.'
+    )
+
+  def _log_prob(self, values):
+    index = tf.transpose(self._flatten(self.decode(values)))  # [rows, m]
+    chosen = tf.gather(self._own, index, batch_dims=1)
+    return self._unflatten(tf.transpose(chosen))
+
+
+def _extract(joint):
+  return joint  # A path is the vector of its states.
+
+
+def _insert(joint, values):
+  del joint  # There are no other sites to keep.
+  return values
 
 
 @register(tfd.MarkovChain, kind='paths')
