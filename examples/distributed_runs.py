@@ -98,7 +98,7 @@ def rows_to_continue(log, folder, num_steps):
   done = finished_epochs(folder, num_steps)
   kept_files.refuse_damaged(log)
   rows = training_runs.rows_of(log)
-  if len(rows) < done or (rows and not done):
+  if not done <= len(rows) <= done + 1:  # A row is written first.
     raise kept_files.Refused(
       f'The newest checkpoint in {folder} has {done} epochs, but {log} has '
       f'{len(rows)} rows. Restore what is missing from a copy, or pass another '

@@ -7,6 +7,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from zoo import chain_of, markov_chain_of
+
 tfb = tfp.bijectors
 tfd = tfp.distributions
 
@@ -94,6 +96,8 @@ PLAIN = {
   'Geometric-probs': _positive(
     lambda x: tfd.Geometric(probs=x), is_finite=False
   ),
+  'CategoricalChain': Batched(chain_of, (10,)),
+  'MarkovChain': Batched(markov_chain_of, (4,)),
   'Zipf': _counts(lambda x: tfd.Zipf(power=x), low=2.5, high=4.0),
 }
 

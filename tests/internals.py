@@ -17,6 +17,7 @@ from tfp_rb.diagnostics._moments import total_variance
 from tfp_rb.diagnostics._pairs import _bias_of as bias_of
 from tfp_rb.diagnostics._pairs import mean_and_interval
 from tfp_rb.diagnostics._support import tabulate
+from tfp_rb.distributions import recursions
 from tfp_rb.estimators.relaxed import draw_noise, given_rest, softmax
 from tfp_rb.internal import config, random
 from tfp_rb.internal.gradients import likelihood_ratio
@@ -42,6 +43,7 @@ __all__ = [
   'WithDraws',
   'allocation',
   'ask_server',
+  'best_paths',
   'bias_of',
   'closed_form_variance',
   'copy_registry',
@@ -84,6 +86,7 @@ __all__ = [
 ]
 
 ask_server = datasets._ask
+best_paths = recursions.best_paths
 deserialize, serialize = config.deserialize, config.serialize
 
 

@@ -84,6 +84,48 @@ def product(tables):
   ]
 
 
+def chain(initial_logits, transition_logits):
+  """Paths of a Markov chain, in lexicographic order.
+
+  Args:
+    initial_logits: Array of shape `[K]`.
+    transition_logits: Array of shape `[T - 1, K, K]`; a row of `-inf` ends all
+      paths through its state.
+
+  Returns:
+    table: List of pairs `(path, probability)`.
+  """
+  first = softmax(initial_logits)
+  rows = [
+    [
+      np.zeros(len(first)) if np.all(np.real(r) == -np.inf) else softmax(r)
+      for r in t
+    ]
+    for t in transition_logits
+  ]
+  return [
+    (
+      np.array(path),
+      first[path[0]]
+      * np.prod([rows[t][i][j] for t, (i, j) in enumerate(_steps(path))]),
+    )
+    for path in itertools.product(
+      range(len(first)), repeat=len(transition_logits) + 1
+    )
+  ]
+
+
+def _steps(path):
+  return zip(path[:-1], path[1:])
+
+
+def sum_along(path, unary, pairwise):
+  """The sum of the terms of states and transitions along a path."""
+  return sum(unary[t][z] for t, z in enumerate(path)) + sum(
+    pairwise[t][i][j] for t, (i, j) in enumerate(_steps(path))
+  )
+
+
 # Exact expectations and their derivatives.
 
 

@@ -34,6 +34,7 @@ PUBLIC = [
   'tfp_rb.datasets',
   'tfp_rb.diagnostics',
   'tfp_rb.diagnostics.callback',
+  'tfp_rb.distributions',
   'tfp_rb.models',
   'tfp_rb.samplers',
   'tfp_rb.testing',

@@ -333,7 +333,11 @@ def no_endless_loop(monkeypatch):
   """A search that should be over after about 100 steps fails after 300."""
   while_loop = tf.while_loop
 
-  def bounded(condition, body, loop_vars):
+  def bounded(condition, body, loop_vars, maximum_iterations=None):
+    if maximum_iterations is not None:  # It ends.
+      return while_loop(
+        condition, body, loop_vars, maximum_iterations=maximum_iterations
+      )
     result = while_loop(condition, body, loop_vars, maximum_iterations=300)
     assert not condition(*result), 'This loop does not end.'
     return result

@@ -329,6 +329,29 @@ def _nested_finite(logits, batch_shape):
   return tfd.BatchReshape(tfd.Independent(sites, 1), batch_shape)
 
 
+def chain_of(x, batch_shape=None):
+  """A chain over two states and three steps from ten numbers."""
+  del batch_shape
+  shape = tf.concat([tf.shape(x)[:-1], [2, 2, 2]], axis=0)
+  transitions = tf.reshape(x[..., 2:], shape)
+  transitions = tf.ensure_shape(transitions, [*x.shape[:-1], 2, 2, 2])
+  return tfp_rb.distributions.CategoricalChain(x[..., :2], transitions)
+
+
+def markov_chain_of(x, batch_shape=None):
+  """A Markov chain over two states and three steps from four numbers."""
+  del batch_shape
+
+  def transition_fn(t, z):
+    del t
+    z = tf.cast(z, x.dtype)[..., tf.newaxis]
+    return tfd.Categorical(logits=(1.0 - 2.0 * z) * x[..., 2:])
+
+  return tfd.MarkovChain(
+    tfd.Categorical(logits=x[..., :2]), transition_fn, num_steps=3
+  )
+
+
 def _by(kind, **arguments):
   """Builds `kind` from one named parameter, as `_by(tfd.Poisson, rate=0)`."""
   ((name, _),) = arguments.items()
@@ -415,6 +438,12 @@ DISTRIBUTIONS = {
     _numbers(3),
     lambda x, batch_shape: tfd.Independent(tfd.Bernoulli(logits=x), 1),
     _arrays_of(_BITS, 3),
+  ),
+  'CategoricalChain': DistributionRow(
+    _numbers(10), chain_of, _arrays_of(_BITS, 3)
+  ),
+  'MarkovChain': DistributionRow(
+    _numbers(4), markov_chain_of, _arrays_of(_BITS, 3)
   ),
   'nested': _countable(_numbers(2), _nested, None),
   'nested-finite': DistributionRow(
@@ -615,6 +644,18 @@ FAMILIES = {
         [reference.binomial(n, p) for n, p in zip(_COUNTS, row)]
       )
     ),
+    9,
+  ),
+  'CategoricalChain': Family(
+    [_LOGITS[:, :2], np.reshape(np.sin(7.0 * np.arange(16)), [2, 2, 2, 2])],
+    lambda *logits: tfp_rb.distributions.CategoricalChain(*logits),
+    _of_rows(reference.chain),
+    8,
+  ),
+  'CategoricalChain_of_3': Family(
+    [_LOGITS[:, :3], np.reshape(np.sin(5.0 * np.arange(18)), [2, 1, 3, 3])],
+    lambda *logits: tfp_rb.distributions.CategoricalChain(*logits),
+    _of_rows(reference.chain),
     9,
   ),
   'Sample_Bernoulli': Family(

@@ -8,7 +8,7 @@ import importlib
 import types
 import typing
 
-from tfp_rb import baselines, samplers, testing, vi
+from tfp_rb import baselines, distributions, samplers, testing, vi
 from tfp_rb._expectation import expectation
 from tfp_rb.designs import Atoms
 from tfp_rb.estimators import (
@@ -49,6 +49,7 @@ __all__ = [
   'ReinMax',
   '__version__',
   'baselines',
+  'distributions',
   'expectation',
   'local_expectation',
   'partition',

@@ -59,6 +59,14 @@ class Baseline(Configurable, metaclass=abc.ABCMeta):
     return True
 
   @property
+  def is_known_before(self) -> bool:
+    """Whether the level is known before the atoms are drawn.
+
+    The level then depends on neither the atoms nor `f` at the atoms.
+    """
+    return False
+
+  @property
   def why_not_pooled(self) -> str | None:
     """Why a pool refuses the baseline; `None` if it does not."""
     return (

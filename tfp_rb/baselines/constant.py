@@ -60,6 +60,7 @@ class Constant(Baseline):
     self.level = level
 
   why_not_pooled = None
+  is_known_before = True
 
   def evaluate(
     self,

@@ -49,6 +49,7 @@ class Learned(Baseline):
     )
 
   why_not_pooled = None
+  is_known_before = True
 
   def evaluate(
     self,

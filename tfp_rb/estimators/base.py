@@ -165,6 +165,15 @@ class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
     return f'`{type(self).__name__}` chooses its own atoms.'
 
   @property
+  def serves_dependent_sites(self) -> bool:
+    """Whether `local_expectation` may apply it to sites that depend on others.
+
+    Given the sites after it, the score of a site does not have mean 0. So what
+    is subtracted from `f` must not depend on the atoms.
+    """
+    return False
+
+  @property
   def why_not_pooled(self) -> str | None:
     """Why `pooled` refuses the estimator; `None` if it does not.
 

@@ -22,7 +22,7 @@ def local_expectation(
   num_summed: int,
   sites_per_call: int | None = None,
 ) -> GradientEstimator:
-  """Applies `estimator` to each site of a product, one site at a time.
+  """Applies `estimator` to each site of a product or chain, one at a time.
 
   ```none
   sum over sites s of   sum_{a in C_s} q_s(a) g_s(a)  +  q_s(rest) g_s(v_s),
@@ -42,6 +42,20 @@ def local_expectation(
   one term for each site, make the sites the *batch* of the distribution
   instead; the cost is then `k + M`.
 
+  In a chain (`distributions.CategoricalChain`), the state at step `t` is summed
+  given the states before and after it, and its score is that of the factor
+  `q(z_t | z_{t-1})` [1]:
+
+  ```none
+  sum over t and a of   q(a | z_{t-1}, z_{t+1}) f(.., z_{t-1}, a, z_{t+1}, ..)
+                        * grad log q(a | z_{t-1})
+  ```
+
+  Given both neighbours this score does not have mean 0, so only a baseline that
+  is known before the draw keeps the gradient unbiased: a constant, for example
+  `f` at the mode of an earlier step, or `baselines.Learned()`. Others are
+  refused.
+
   With `sites_per_call` the calls run in a loop, and again in the backward pass.
   In eager mode, in graphs and under XLA, only the intermediate results of one
   chunk of sites are in memory; the `S (k + M)` atoms themselves are in memory
@@ -59,7 +73,8 @@ def local_expectation(
       to save memory. `None` means all sites.
 
   Returns:
-    estimator: A `GradientEstimator`, for `tfd.Independent` and `tfd.Sample`.
+    estimator: A `GradientEstimator`, for `tfd.Independent`, `tfd.Sample` and
+      `distributions.CategoricalChain`.
 
   Raises:
     TypeError: `estimator` is not an estimator that only draws, or a number is
@@ -120,22 +135,37 @@ class LocalExpectation(Wrapper):
     return 'It works site by site and sums atoms already.'
 
   def choose_atoms(self, whole: Whole, seed: StatelessSeed) -> Any:
-    groups = [Sites(group) for group in whole.sites()]
-    if not groups:
-      raise TypeError(
-        '`distribution` must be a product for `local_expectation`, '
-        f'`tfd.Independent` or `tfd.Sample`; got `{whole.name}`. Use '
-        '`tfp_rb.rao_blackwellize`.'
-      )
-    joint_seed, *seeds = random.split_seed(seed, n=1 + len(groups))
+    found = whole.sites()
+    joint_seed, *seeds = random.split_seed(seed, n=1 + max(len(found), 1))
     # The value of the other sites, [1] + batch_shape + event_shape.
     joint = draw(whole, 1, joint_seed).values
+    groups = [
+      Sites(group) for group in found or self._dependent_sites(whole, joint)
+    ]
     # The batch of each group is batch_shape + [S].
     of_groups = [
       self._at_sites(sites, len(groups)).atoms_of(sites.partition, site_seed)
       for sites, site_seed in zip(groups, seeds, strict=True)
     ]
     return site_atoms(joint, groups, of_groups)
+
+  def _dependent_sites(self, whole: Whole, joint: tf.Tensor) -> Any:
+    """Returns the groups of sites that depend on each other, or raises."""
+    groups = whole.conditional_sites(joint)
+    if not groups:
+      raise TypeError(
+        '`distribution` must be a product or a chain for `local_expectation`: '
+        '`tfd.Independent`, `tfd.Sample` or `distributions.CategoricalChain`; '
+        f'got `{whole.name}`. Use `tfp_rb.rao_blackwellize`.'
+      )
+    if not self.estimator.serves_dependent_sites:
+      raise TypeError(
+        '`estimator` must be `REINFORCE` with a constant baseline or '
+        '`baselines.Learned()` for the steps of a chain, because a level that '
+        f'depends on the draws makes the gradient biased; got '
+        f'{self.estimator!r}.'
+      )
+    return groups
 
   def _at_sites(self, sites: Sites, num_groups: int) -> RaoBlackwellized:
     """Returns the Rao-Blackwellized estimator of one group of sites."""

@@ -88,6 +88,10 @@ class REINFORCE(GradientEstimator):
     return ['baseline', 'num_samples']
 
   @property
+  def serves_dependent_sites(self) -> bool:
+    return self.baseline.is_known_before
+
+  @property
   def why_not_pooled(self) -> str | None:
     return self.baseline.why_not_pooled
 

@@ -8,9 +8,12 @@ import contextlib
 
 import tensorflow as tf
 
+from tfp_rb.internal import loops
+
 __all__ = [
   'call_one_by_one',
   'likelihood_ratio',
+  'linear_scan',
   'objective_of',
   'scale_gradient',
   'value_with_gradient_of',
@@ -189,6 +192,63 @@ def _pull_back_one_by_one(f, x, inputs, captured, cotangents):
   # The loop loses the static shape of the elements.
   slopes = [tf.ensure_shape(s.stack(), x.shape) for s in slopes]
   return slopes + totals
+
+
+def linear_scan(factors, inputs, backwards=False):
+  """Solves a linear recursion, and differentiates it by the reverse recursion.
+
+  ```none
+  forwards:    x_t = x_{t-1} A_t + b_t,    x_{-1} = 0
+  backwards:   x_t = A_{t+1} x_{t+1} + b_t,    x_T = 0
+  ```
+
+  The gradient of each recursion is the other one, so derivatives of any order
+  are exact, and none of them needs a stack of intermediate results. (XLA cannot
+  differentiate `tf.scan` if it was traced outside of XLA.)
+
+  Args:
+    factors: `Tensor` of shape `[T, rows, K, K]`, `A`.
+    inputs: `Tensor` of shape `[T, rows, K]`, `b`.
+    backwards: Python `bool`.
+
+  Returns:
+    x: `Tensor` of shape `[T, rows, K]`.
+  """
+
+  @tf.custom_gradient
+  def solve(factors, inputs):
+    def pullback(slope):
+      # Solve again: a higher derivative must not see the loop itself.
+      own = linear_scan(factors, inputs, backwards)
+      other = linear_scan(factors, slope, not backwards)
+      forward, backward = (other, own) if backwards else (own, other)
+      before = tf.concat([tf.zeros_like(forward[:1]), forward[:-1]], axis=0)
+      return before[..., tf.newaxis] * backward[..., tf.newaxis, :], other
+
+    run = _scan_backwards if backwards else _scan_forwards
+    return run(tf.stop_gradient(factors), tf.stop_gradient(inputs)), pullback
+
+  return solve(factors, inputs)
+
+
+@loops.as_graph
+def _scan_forwards(factors, inputs):
+  def step(x, elements):
+    factor, b = elements
+    return tf.einsum('ri,rij->rj', x, factor) + b
+
+  return tf.scan(step, (factors, inputs), tf.zeros_like(inputs[0]))
+
+
+@loops.as_graph
+def _scan_backwards(factors, inputs):
+  def step(x, elements):
+    factor, b = elements
+    return tf.einsum('rij,rj->ri', factor, x) + b
+
+  # The last step has no factor after it.
+  after = tf.concat([factors[1:], tf.zeros_like(factors[:1])], axis=0)
+  return tf.scan(step, (after, inputs), tf.zeros_like(inputs[0]), reverse=True)
 
 
 def scale_gradient(x, factor):

@@ -5,7 +5,9 @@ import tensorflow as tf
 __all__ = [
   'as_list',
   'batch_shape',
+  'broadcast',
   'event_shape',
+  'is_same',
   'leading',
   'size',
   'take',
@@ -45,6 +47,48 @@ def _as_list(static, dynamic_fn):
   return [
     dynamic[i] if n is None else n for i, n in enumerate(static.as_list())
   ]
+
+
+def broadcast(first, second):
+  """Broadcasts two shapes, lists of ints and scalar Tensors.
+
+  Args:
+    first: List.
+    second: List.
+
+  Returns:
+    shape: List.
+
+  Raises:
+    ValueError: The shapes are known statically and cannot be broadcast.
+  """
+  rank = max(len(first), len(second))
+  padded = [
+    [1] * (rank - len(shape)) + list(shape) for shape in (first, second)
+  ]
+  return [_broadcast_size(n, m) for n, m in zip(*padded)]
+
+
+def _broadcast_size(n, m):
+  """Broadcasts two sizes of an axis."""
+  if isinstance(n, int) and isinstance(m, int):
+    if n != m and 1 not in (n, m):
+      raise ValueError(f'Sizes {n} and {m} cannot be broadcast.')
+    return m if n == 1 else n
+  if isinstance(m, int):
+    n, m = m, n
+  # A known size other than 1 is that of the result.
+  if isinstance(n, int):
+    return m if n == 1 else n
+  return tf.where(tf.equal(n, 1), m, n)
+
+
+def is_same(first, second):
+  """Returns whether two shapes are known statically to be equal."""
+  return len(first) == len(second) and all(
+    isinstance(n, int) and isinstance(m, int) and n == m
+    for n, m in zip(first, second, strict=True)
+  )
 
 
 def leading(x):

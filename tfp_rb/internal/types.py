@@ -8,6 +8,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 __all__ = [
+  'CompositeDistribution',
   'Distribution',
   'Integrand',
   'Numeric',
@@ -21,6 +22,10 @@ __all__ = [
 ]
 
 Distribution: TypeAlias = tfp.distributions.Distribution
+# A distribution that a `tf.function` takes as an argument.
+CompositeDistribution: TypeAlias = (
+  tfp.distributions.AutoCompositeTensorDistribution
+)
 
 # Maps atoms `[m] + batch_shape + event_shape` to values `[m] + batch_shape`; or
 # values `[n] + event_shape` and rows `[n]` to `[n]`.

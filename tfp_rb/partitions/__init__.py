@@ -2,6 +2,7 @@
 
 # These modules register their families when they are imported.
 from tfp_rb.partitions import (  # noqa: F401
+  chain,
   counts,
   kinds,
   product,

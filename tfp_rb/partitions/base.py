@@ -39,8 +39,9 @@ class Partition:
 
   Attributes:
     values: `Tensor` of shape `[k] + batch_shape + event_shape`: distinct, most
-      probable first. Ties go to the lowest value; in a product, to the one that
-      departs from the best value at the later sites.
+      probable first. Ties go to the lowest value; in a chain, to the first path
+      in lexicographic order; in a product, to the value that departs from the
+      best one at the later sites.
     log_weights: `Tensor` of shape `[k] + batch_shape`, `log q(value)`.
     log_rest: `Tensor` of `batch_shape`, log of the mass of all other values.
     batch_shape: List, the batch shape: a Python `int` for each dimension that
@@ -51,7 +52,8 @@ class Partition:
     num_uniforms: Python `int`, the number of uniforms per draw from the rest;
       `None` if the partition draws from a seed.
     num_sites: Python `int`, the number of variables of which a value consists:
-      1, or the number of factors of a product; `None` if it is not known.
+      1, the number of factors of a product, or the number of steps of a chain;
+      `None` if it is not known.
   """
 
   distribution: Any = None  # `partition_of` sets it.
@@ -281,6 +283,23 @@ class Partition:
 
   def sites(self) -> 'list[SiteGroup]':
     """Returns the groups of independent sites; `[]` for a single site."""
+    return []
+
+  def conditional_sites(self, joint: tf.Tensor) -> 'list[SiteGroup]':
+    """Returns the groups of sites that depend on each other.
+
+    The weights of a site are its probabilities given all other sites. Its
+    `log_prob` is the factor of the site given the earlier sites alone, because
+    the sum of these factors is the log-probability of the joint value.
+
+    Args:
+      joint: `Tensor` of shape `[1] + batch_shape + event_shape`, the values of
+        the other sites.
+
+    Returns:
+      groups: List of `SiteGroup`s; `[]` if there are none.
+    """
+    del joint
     return []
 
 

@@ -142,7 +142,8 @@ class Product(Partition):
         self.batch_shape, tf.constant(-np.inf, log_weights.dtype)
       )
       return result
-    cylinders, continuations = complement(summed, self._symbols(listed))
+    symbols = self._symbols(listed)[:, tf.newaxis]
+    cylinders, continuations = complement(summed, symbols)
     log_rest = tf.reduce_logsumexp(cylinders, axis=[1, 2])
     result._complement = cylinders, continuations
     result.log_rest = tf.stop_gradient(tf.reshape(log_rest, self.batch_shape))

@@ -68,9 +68,9 @@ class Family(NamedTuple):
       only the kind is known.
     kind: Python `str`, the kind of values: 'bits', 'labels', 'vectors' (one
       of `K` unit vectors), 'numbers' (a finite set), 'successes' (0 to a known
-      count), 'counts' (0, 1, ...), 'ranks' (1, 2, ...), 'parts' (several of
-      these), 'wrapped' (those of the wrapped `distribution`) or 'transformed'.
-      `None` if unknown.
+      count), 'counts' (0, 1, ...), 'ranks' (1, 2, ...), 'paths' (of states),
+      'parts' (several of these), 'wrapped' (those of the wrapped
+      `distribution`) or 'transformed'. `None` if unknown.
     is_of_user: Python `bool`, whether `RegisterPartition` registered it.
   """
 

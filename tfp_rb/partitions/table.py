@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tfp_rb.internal import dtypes, shapes
+from tfp_rb.internal import dtypes, logspace, shapes
 from tfp_rb.partitions.base import Partition
 from tfp_rb.partitions.blocks import BlockedTable
 from tfp_rb.partitions.registry import register
@@ -172,7 +172,7 @@ class IntegerTable(Table):
 
 @register(tfd.Categorical, kind='labels')
 def _of_categorical(q):
-  return IntegerTable(q, _categorical_logits(q))
+  return IntegerTable(q, logspace.categorical_logits(q))
 
 
 @register(tfd.OneHotCategorical, kind='vectors')
@@ -180,7 +180,7 @@ class OneHotTable(Table):
   """Partitions a law on one-hot vectors."""
 
   def __init__(self, q):
-    super().__init__(q, _categorical_logits(q))
+    super().__init__(q, logspace.categorical_logits(q))
 
   def encode(self, index):
     dtype = self.distribution.dtype
@@ -211,7 +211,7 @@ class BernoulliTable(IntegerTable):
   """Partitions a law on 0 and 1."""
 
   def __init__(self, q):
-    super().__init__(q, _bernoulli_log_probs(q))
+    super().__init__(q, logspace.bernoulli_log_probs(q))
 
   def relaxation(self):
     # The table of a Bernoulli is normalised from the start.
@@ -237,7 +237,7 @@ class FiniteTable(Table):
 
   def __init__(self, q):
     self._outcomes = tf.convert_to_tensor(q.outcomes)
-    super().__init__(q, _categorical_logits(q))
+    super().__init__(q, logspace.categorical_logits(q))
 
   def encode(self, index):
     return tf.gather(self._outcomes, index)
@@ -335,32 +335,3 @@ def _parameter_dtype(distribution):
   return tf.convert_to_tensor(
     distribution.probs if given is None else given
   ).dtype
-
-
-def _categorical_logits(distribution):
-  """Returns unnormalised log-probabilities, `batch_shape + [K]`."""
-  if distribution.logits is not None:
-    return tf.convert_to_tensor(distribution.logits)
-  # Cast before taking the logarithm, which has few digits in half precision.
-  probs = dtypes.at_least_float32(tf.convert_to_tensor(distribution.probs))
-  return _log_of_probs(probs)
-
-
-def _bernoulli_log_probs(distribution):
-  """Returns log-probabilities of 0 and 1, `batch_shape + [2]`."""
-  if distribution.logits is not None:
-    logits = dtypes.at_least_float32(tf.convert_to_tensor(distribution.logits))
-    log_probs = [-tf.nn.softplus(logits), -tf.nn.softplus(-logits)]
-  else:
-    probs = dtypes.at_least_float32(tf.convert_to_tensor(distribution.probs))
-    log_probs = [_log_of_probs(1.0 - probs), _log_of_probs(probs)]
-  return tf.stack(log_probs, axis=-1)
-
-
-def _log_of_probs(probs):
-  """Returns `log(probs)` with gradient 0, not NaN, at probabilities of 0."""
-  # Masking the result alone is not enough: the gradient of the logarithm at 0
-  # is infinite, and 0 times it is NaN.
-  possible = probs > 0.0
-  log_probs = tf.math.log(tf.where(possible, probs, tf.ones_like(probs)))
-  return tf.where(possible, log_probs, tf.constant(-np.inf, probs.dtype))

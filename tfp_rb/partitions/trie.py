@@ -3,7 +3,7 @@
 The symbols of a site are numbered; a joint value is a vector of such numbers.
 `merge` combines the best symbols of the sites to the best joint values. The
 complement of any set is a disjoint union of cylinders, one for each way to
-leave the trie of the set.
+leave the trie of the set. It also serves sites that depend on earlier ones.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfp_rb.internal import random, shapes
 
-__all__ = ['complement', 'draw_from_complement', 'merge']
+__all__ = ['choose_cylinder', 'complement', 'draw_from_complement', 'merge']
 
 
 def merge(log_weights, num_summed):
@@ -65,8 +65,11 @@ def complement(best, symbols):
   """Splits the rest into cylinders.
 
   Args:
-    best: `int32` `Tensor` of shape `[rows, k, sites]`, the summed values.
-    symbols: `Tensor` of shape `[rows, sites, s]`, log-probabilities.
+    best: `int32` `Tensor` of shape `[rows, k, sites]`, the summed values. A
+      number that is no symbol makes a value impossible.
+    symbols: `Tensor` of shape `[rows, k, sites, s]`, log-probabilities of the
+      symbols at site `d` given the symbols of value `i` before it. The second
+      axis may have size 1, for independent sites.
 
   Returns:
     cylinders: `Tensor` of shape `[rows, k, sites]`, the log-mass of the values
@@ -87,17 +90,19 @@ def complement(best, symbols):
   is_repeated = tf.reduce_any(
     same_prefix & earlier[..., np.newaxis], axis=2
   )  # [rows, k, sites]
-  is_symbol = tf.one_hot(best, symbols.shape[-1], dtype=symbols.dtype)
+  is_symbol = tf.one_hot(best, symbols.shape[-1], True, False, dtype=tf.bool)
   # The number of summed values with the same prefix and this symbol at site d,
   # [rows, k, sites, s].
   num_taken = tf.einsum(
-    'rijd,rjds->rids', tf.cast(same_prefix, symbols.dtype), is_symbol
+    'rijd,rjds->rids',
+    tf.cast(same_prefix, symbols.dtype),
+    tf.cast(is_symbol, symbols.dtype),
   )
   impossible = tf.constant(-np.inf, symbols.dtype)
-  continuations = tf.where(num_taken > 0.5, impossible, symbols[:, tf.newaxis])
-  own = tf.gather(symbols, tf.transpose(best, [0, 2, 1]), batch_dims=2)
-  # The sites after d are free, so their total mass is 1.
-  prefix = tf.cumsum(tf.transpose(own, [0, 2, 1]), axis=-1, exclusive=True)
+  continuations = tf.where(num_taken > 0.5, impossible, symbols)
+  own = tf.reduce_max(tf.where(is_symbol, symbols, impossible), axis=-1)
+  # The later sites are free, so their total mass is 1.
+  prefix = tf.cumsum(own, axis=-1, exclusive=True)
   cylinders = tf.where(
     is_repeated,
     impossible,
@@ -106,38 +111,59 @@ def complement(best, symbols):
   return cylinders, continuations
 
 
-def draw_from_complement(best, symbols, cylinders, continuations, u):
-  """Draws the symbols of values of the rest by inverse CDF.
+def choose_cylinder(best, cylinders, continuations, u):
+  """Draws a cylinder and the symbol that enters it by inverse CDF.
 
   Args:
     best: As in `complement`.
-    symbols: As in `complement`.
     cylinders: As returned by `complement`.
     continuations: As returned by `complement`.
-    u: `float64` `Tensor` of shape `[rows, num_draws, sites + 2]`, uniforms: one
-      chooses the cylinder, one the symbol at which it leaves the trie, and one
-      per site the free symbols.
+    u: `float64` `Tensor` of shape `[rows, num_draws, 2]`, uniforms: one chooses
+      the cylinder, one the symbol.
 
   Returns:
-    index: `int32` `Tensor` of shape `[rows, sites, num_draws]`.
+    prefix: `int32` `Tensor` of shape `[rows, num_draws, sites]`, a summed value
+      that has the prefix of the cylinder.
+    departure: `int32` `Tensor` of shape `[rows, num_draws]`, the site at which
+      the draw leaves that value.
+    leaving: `int32` `Tensor` of that shape, the symbol at that site.
   """
-  num_summed, num_sites = best.shape[1:]
+  num_summed, num_sites, num_symbols = continuations.shape[1:]
   rows = shapes.leading(best)
   cylinder = random.search_index(
     _masses(tf.reshape(cylinders, [rows, num_summed * num_sites]))[
       :, tf.newaxis
     ],
     u[..., 0],
-  )  # [rows, num_draws]
-  # [rows, num_draws, sites]
+  )
   prefix = tf.gather(best, cylinder // num_sites, batch_dims=1)
-  departure = (cylinder % num_sites)[..., tf.newaxis]
-  flat = [rows, num_summed * num_sites, symbols.shape[-1]]
+  flat = [rows, num_summed * num_sites, num_symbols]
   leaving = tf.gather(tf.reshape(continuations, flat), cylinder, batch_dims=1)
   leaving = random.search_index(_masses(leaving), u[..., 1])
+  return prefix, cylinder % num_sites, leaving
+
+
+def draw_from_complement(best, symbols, cylinders, continuations, u):
+  """Draws the symbols of values of the rest of independent sites.
+
+  Args:
+    best: As in `complement`.
+    symbols: `Tensor` of shape `[rows, sites, s]`, log-probabilities.
+    cylinders: As returned by `complement`.
+    continuations: As returned by `complement`.
+    u: `float64` `Tensor` of shape `[rows, num_draws, sites + 2]`, uniforms: the
+      first two are for `choose_cylinder`, the others for the free symbols.
+
+  Returns:
+    index: `int32` `Tensor` of shape `[rows, sites, num_draws]`.
+  """
+  prefix, departure, leaving = choose_cylinder(
+    best, cylinders, continuations, u[..., :2]
+  )
+  departure = departure[..., tf.newaxis]
   # Every site gets a free symbol; those up to the departure are not used.
   free = random.search_index(_masses(symbols)[:, tf.newaxis], u[..., 2:])
-  site = tf.range(num_sites)
+  site = tf.range(best.shape[-1])
   index = tf.where(
     site < departure,
     prefix,

@@ -222,11 +222,7 @@ def broadcast(base, batch_shape, distribution=None):
     partition: A `Partition`.
   """
   # Only a static shape shows that no copies are needed.
-  inner = base.batch_shape
-  same = len(inner) == len(batch_shape) and all(
-    isinstance(n, int) and isinstance(m, int) and n == m
-    for n, m in zip(inner, batch_shape, strict=True)
-  )
+  same = shapes.is_same(base.batch_shape, batch_shape)
   kind = Reshaped if same else Broadcast
   return kind(base, batch_shape, distribution)
 

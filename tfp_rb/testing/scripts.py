@@ -160,12 +160,17 @@ class Scripted:
     return self._around(self.inner.truncated(num_summed))
 
   def sites(self) -> list[SiteGroup]:
+    return self._scripted(self.inner.sites())
+
+  def conditional_sites(self, joint: tf.Tensor) -> list[SiteGroup]:
+    return self._scripted(self.inner.conditional_sites(joint))
+
+  def _scripted(self, groups: list[SiteGroup]) -> list[SiteGroup]:
     def scripted(part: Partition) -> Any:
       return Scripted(part, part, self._script)
 
     return [
-      group._replace(partition=scripted(group.partition))
-      for group in self.inner.sites()
+      group._replace(partition=scripted(group.partition)) for group in groups
     ]
 
   def draw_rest(self, num_draws: int, seed: StatelessSeed) -> tf.Tensor:

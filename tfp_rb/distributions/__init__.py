@@ -1,0 +1,7 @@
+"""Distributions that TFP lacks: chains over a finite set of states."""
+
+# This module registers divergences when it is imported.
+from tfp_rb.distributions import divergences  # noqa: F401
+from tfp_rb.distributions.categorical_chain import CategoricalChain
+
+__all__ = ['CategoricalChain']

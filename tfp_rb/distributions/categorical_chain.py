@@ -1,0 +1,452 @@
+"""Defines Markov chains over a finite set of states."""
+
+from typing import Any
+
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from tfp_rb.distributions import conversions, recursions
+from tfp_rb.distributions.checks import (
+  check_chain_shapes,
+  check_terms,
+  checks_of_paths,
+  checks_of_potentials,
+  checks_of_rows,
+  convert,
+)
+from tfp_rb.internal import dtypes, logspace, random, shapes
+from tfp_rb.internal.types import (
+  CompositeDistribution,
+  Distribution,
+  TensorLike,
+)
+
+__all__ = ['CategoricalChain']
+
+tfd = tfp.distributions
+
+
+class CategoricalChain(CompositeDistribution):
+  """A Markov chain over `K` states and `T` steps.
+
+  ```none
+  q(z_1, ..., z_T) = q(z_1) q(z_2 | z_1) ... q(z_T | z_{T-1})
+  ```
+
+  The states are the integers `0, ..., K - 1`, and the transitions may differ
+  between the steps. `log_prob`, `entropy`, `mode`, `marginals` and
+  `kl_divergence` are exact. Their cost is linear in `T`, and so is their
+  memory.
+
+  **Sums over the time steps need no sampling.** If `f(z)` is a sum of terms
+  that depend on `z_t` or on `(z_{t-1}, z_t)` each, `expectation` computes
+  `E[f]` and its gradient exactly. Estimators such as `tfp_rb.expectation` are
+  for an `f` of the whole path, for example a Kalman filter that runs along it.
+
+  #### Transitions that do not change
+
+  Broadcast the logits: `tf.broadcast_to(logits, [T - 1, K, K])`.
+
+  #### Series of different length
+
+  Let every state go to state 0 with probability 1 once a series is over. The
+  steps beyond the end then add nothing to `log_prob`, `entropy`, divergences
+  and estimates, and there is one path for each path of the shorter series.
+  Make `f` ignore these steps.
+
+  ```python
+  num_states, lengths = 3, tf.constant([5, 2])
+  transition_logits = tf.zeros([2, 4, num_states, num_states])
+  is_over = tf.range(1, 5) >= lengths[:, tf.newaxis]  # [2, T - 1]
+  to_first = tf.math.log(tf.one_hot(0, num_states))  # [0, -inf, -inf]
+  chain = tfp_rb.distributions.CategoricalChain(
+      tf.zeros([2, num_states]),
+      tf.where(is_over[..., tf.newaxis, tf.newaxis], to_first,
+               transition_logits))
+  chain.entropy() / np.log(3.)  # ==> [5. 2.]
+  ```
+
+  #### What is not covered
+
+  Chains with several variables per step (factorial chains), and trees. Combine
+  the variables of a step into one state.
+
+  #### Examples
+
+  ```python
+  chain = tfp_rb.distributions.CategoricalChain(
+      initial_logits=tf.math.log([.8, .2]),
+      transition_logits=tf.math.log([[[.9, .1], [.5, .5]],
+                                     [[.9, .1], [0., 1.]]]))  # T = 3
+  chain.event_shape  # ==> (3,)
+  chain.mode()  # ==> [0 0 0]
+  chain.prob([0, 0, 0])  # ==> 0.648
+  unary, pairwise = chain.marginals()
+  unary  # ==> [[0.8   0.2  ] [0.82  0.18 ] [0.738 0.262]]
+
+  # The expected number of steps in state 1, exactly:
+  chain.expectation(tf.constant([[0., 1.]] * 3))  # ==> 0.642
+
+  # The two best paths, and one drawn from all others:
+  p = tfp_rb.partition(chain, 2)
+  p.values   # ==> [[0 0 0] [1 1 1]]
+  p.weights  # ==> [0.648 0.1  ]
+  p.sample_rest(1, seed=[0, 1]).shape  # ==> (1, 3)
+  ```
+  """
+
+  def __init__(
+    self,
+    initial_logits: TensorLike,
+    transition_logits: TensorLike,
+    log_normalizer: TensorLike | None = None,
+    validate_args: bool = False,
+    allow_nan_stats: bool = True,
+    name: str = 'CategoricalChain',
+  ) -> None:
+    """Makes a chain from unnormalised log-probabilities.
+
+    Args:
+      initial_logits: Floating-point `Tensor` of shape `[..., K]`, of the first
+        state. `-inf` marks an impossible state.
+      transition_logits: `Tensor` of shape `[..., T - 1, K, K]`. Row `i` of
+        entry `t` belongs to state `i` before the transition; it is normalised
+        along the last axis. `-inf` marks a forbidden transition. A state
+        without any allowed transition ends all paths through it: their
+        probability is 0. The dimensions in front are broadcast against those
+        of `initial_logits`.
+      log_normalizer: `Tensor` of the batch shape, which the chain keeps for
+        you; `from_potentials` and `posterior` set it.
+      validate_args: Python `bool`. If `True`, a NaN or `inf` among the logits,
+        a row that allows no state, and paths with states outside `[0, K)` raise
+        an error.
+      allow_nan_stats: Python `bool`, as in TFP. It has no effect.
+      name: Python `str`.
+
+    Raises:
+      TypeError: The logits have no common floating-point dtype.
+      ValueError: The shapes are not as above; `K` must be known statically.
+    """
+    parameters = dict(locals())
+    with tf.name_scope(name) as name:
+      self._initial_logits, self._transition_logits = convert(
+        initial_logits=initial_logits, transition_logits=transition_logits
+      )
+      check_chain_shapes(self._initial_logits, self._transition_logits)
+      self._log_normalizer = None
+      if log_normalizer is not None:
+        (self._log_normalizer,) = convert(log_normalizer=log_normalizer)
+      super().__init__(
+        dtype=tf.int32,
+        reparameterization_type=tfd.NOT_REPARAMETERIZED,
+        validate_args=validate_args,
+        allow_nan_stats=allow_nan_stats,
+        parameters=parameters,
+        name=name,
+      )
+
+  @classmethod
+  def from_potentials(
+    cls,
+    unary: TensorLike,
+    pairwise: TensorLike,
+    validate_args: bool = False,
+    name: str = 'CategoricalChain',
+  ) -> 'CategoricalChain':
+    """Normalises a linear-chain conditional random field.
+
+    ```none
+    log q(z) = sum_t unary[t, z_t] + sum_t pairwise[t, z_t, z_{t+1}]
+               - log_normalizer
+    ```
+
+    Args:
+      unary: Floating-point `Tensor` of shape `[..., T, K]`. `-inf` forbids a
+        state.
+      pairwise: `Tensor` of shape `[..., T - 1, K, K]`; row: state before.
+        `-inf` forbids a transition. A state without a continuation has
+        probability 0; its transitions are arbitrary. If no path is possible,
+        `log_normalizer` is `-inf` and the chain is arbitrary, but without NaN.
+      validate_args: Python `bool`. If `True`, a NaN or `inf` among the
+        potentials, or potentials that allow no path, raise an error.
+      name: Python `str`.
+
+    Returns:
+      chain: A `CategoricalChain` with `log_normalizer`.
+
+    Raises:
+      TypeError: The potentials have no common floating-point dtype.
+      ValueError: The shapes are not as above.
+    """
+    with tf.name_scope(name):
+      unary, pairwise = convert(unary=unary, pairwise=pairwise)
+      initial, transitions, log_normalizer = conversions.normalise(
+        unary, pairwise
+      )
+      if validate_args:
+        with tf.control_dependencies(
+          checks_of_potentials(unary, pairwise, log_normalizer)
+        ):
+          log_normalizer = tf.identity(log_normalizer)
+    return cls(
+      initial,
+      transitions,
+      log_normalizer,
+      validate_args=validate_args,
+      name=name,
+    )
+
+  @classmethod
+  def posterior(
+    cls,
+    hmm: Distribution,
+    observations: TensorLike,
+    mask: TensorLike | None = None,
+    validate_args: bool = False,
+    name: str = 'CategoricalChain',
+  ) -> 'CategoricalChain':
+    """Returns the posterior over the paths of a hidden Markov model.
+
+    `log_normalizer` of the result is `hmm.log_prob(observations)`, the
+    evidence.
+
+    Args:
+      hmm: A `tfd.HiddenMarkovModel`.
+      observations: `Tensor` of shape `[..., T]` plus the event shape of an
+        observation.
+      mask: Boolean `Tensor` of shape `[..., T]`: observations that are missing,
+        as in TFP. `None` means `hmm.mask`.
+      validate_args: Python `bool`, as in `from_potentials`.
+      name: Python `str`.
+
+    Returns:
+      chain: A `CategoricalChain`. Its batch shape is that of the model,
+        broadcast against those of `observations` and `mask`.
+
+    Raises:
+      TypeError: `hmm` is not a `tfd.HiddenMarkovModel`, or its states are not
+        from `tfd.Categorical`.
+      ValueError: `observations` or `mask` have another number of steps.
+
+    #### Examples
+
+    ```python
+    hmm = tfp.distributions.HiddenMarkovModel(
+        tfp.distributions.Categorical(probs=[.5, .5]),
+        tfp.distributions.Categorical(probs=[[.9, .1], [.1, .9]]),
+        tfp.distributions.Normal([-1., 1.], 1.), num_steps=4)
+    x = tf.constant([-2., -1., .3, 1.])
+    chain = tfp_rb.distributions.CategoricalChain.posterior(hmm, x)
+    chain.mode()  # ==> [0 0 1 1]
+    tf.abs(chain.log_normalizer - hmm.log_prob(x)) < 1e-5  # ==> True
+    ```
+    """
+    with tf.name_scope(name):
+      potentials = conversions.potentials_of(hmm, observations, mask)
+    return cls.from_potentials(
+      *potentials, validate_args=validate_args, name=name
+    )
+
+  @classmethod
+  def from_markov_chain(
+    cls, markov_chain: Distribution, name: str | None = None
+  ) -> 'CategoricalChain':
+    """Converts a `tfd.MarkovChain` over a finite set of states.
+
+    Args:
+      markov_chain: A `tfd.MarkovChain` whose parts are `tfd.Categorical` or
+        `tfd.Bernoulli`. `transition_fn` is called once, with all steps and all
+        states.
+      name: Python `str`; `None` means the name of `markov_chain`.
+
+    Returns:
+      chain: A `CategoricalChain`.
+
+    Raises:
+      TypeError: `markov_chain` is not a `tfd.MarkovChain` with such parts.
+      ValueError: Its number of steps or of states is not known statically.
+    """
+    initial, transitions = conversions.logits_of(markov_chain)
+    return cls(
+      initial,
+      transitions,
+      validate_args=markov_chain.validate_args,
+      name=markov_chain.name if name is None else name,
+    )
+
+  @classmethod
+  def _parameter_properties(
+    cls, dtype: Any, num_classes: Any = None
+  ) -> dict[str, Any]:
+    properties = tfp.util.ParameterProperties
+    return dict(
+      initial_logits=properties(event_ndims=1),
+      transition_logits=properties(event_ndims=3),
+      log_normalizer=properties(event_ndims=0),
+    )
+
+  @property
+  def initial_logits(self) -> Any:
+    """The argument `initial_logits`."""
+    return self._initial_logits
+
+  @property
+  def transition_logits(self) -> Any:
+    """The argument `transition_logits`."""
+    return self._transition_logits
+
+  @property
+  def log_normalizer(self) -> Any:
+    """The argument `log_normalizer`, `None` if there is none."""
+    return self._log_normalizer
+
+  @property
+  def num_states(self) -> int:
+    """The number `K` of states, a Python `int`."""
+    return self._initial_logits.shape[-1]
+
+  def _event_shape(self) -> tf.TensorShape:
+    num_transitions = self._transition_logits.shape[-3]
+    return tf.TensorShape(
+      [None if num_transitions is None else num_transitions + 1]
+    )
+
+  def _event_shape_tensor(self) -> tf.Tensor:
+    return tf.shape(self._transition_logits)[-3:-2] + 1
+
+  def log_factors(self) -> tf.Tensor:
+    """Returns the normalised log-probabilities in one Tensor.
+
+    Returns:
+      log_factors: Differentiable `Tensor` of shape `[T, rows, K, K]`, `rows`
+        the flattened batch, at least float32. All rows of the first entry are
+        the probabilities of the first state.
+    """
+    batch_shape = shapes.batch_shape(self)
+    rows, num_states = shapes.size(batch_shape), self.num_states
+    initial, transitions = (
+      logspace.log_softmax(dtypes.at_least_float32(tf.convert_to_tensor(x)))
+      for x in (self._initial_logits, self._transition_logits)
+    )
+    own = shapes.as_list(transitions)[-3:]
+    initial = tf.broadcast_to(initial, [*batch_shape, num_states])
+    transitions = tf.broadcast_to(transitions, [*batch_shape, *own])
+    return recursions.join_factors(
+      tf.reshape(initial, [rows, num_states]),
+      tf.transpose(tf.reshape(transitions, [rows, *own]), [1, 0, 2, 3]),
+    )
+
+  def _unflatten(self, x: tf.Tensor) -> tf.Tensor:
+    """Reshapes `[T, rows, ...]` to `batch_shape + [T, ...]`."""
+    return recursions.unflatten(x, shapes.batch_shape(self))
+
+  def _sample_n(self, n: Any, seed: Any = None) -> tf.Tensor:
+    (seed,) = random.split_seed(seed, n=1)
+    log_factors = self.log_factors()
+    num_steps, rows = shapes.as_list(log_factors)[:2]
+    static = tf.get_static_value(n)
+    n = n if static is None else int(static)
+    u = random.uniform([n, rows, num_steps], seed)
+    paths = recursions.draw_paths(log_factors, tf.transpose(u, [2, 1, 0]))
+    return tf.reshape(
+      tf.transpose(paths, [2, 1, 0]),
+      [n, *shapes.batch_shape(self), num_steps],
+    )
+
+  def _log_prob(self, value: tf.Tensor) -> tf.Tensor:
+    log_factors = self.log_factors()
+    num_steps, rows, *tail = shapes.as_list(log_factors)
+    own = shapes.batch_shape(self)
+    value = tf.cast(value, tf.int32)
+    shape = shapes.broadcast(shapes.as_list(value)[:-1], own)
+    value = tf.broadcast_to(value, [*shape, num_steps])
+    # Values may broadcast the batch; the factors are then repeated.
+    batch_shape = shape[len(shape) - len(own) :]
+    if not shapes.is_same(batch_shape, own):
+      log_factors = tf.reshape(log_factors, [num_steps, *own, *tail])
+      log_factors = tf.broadcast_to(
+        log_factors, [num_steps, *batch_shape, *tail]
+      )
+      rows = shapes.size(batch_shape)
+      log_factors = tf.reshape(log_factors, [num_steps, rows, *tail])
+    n = shapes.size(shape[: len(shape) - len(own)])
+    paths = tf.transpose(tf.reshape(value, [n, rows, num_steps]), [2, 1, 0])
+    return tf.reshape(
+      tf.transpose(recursions.log_prob_of(log_factors, paths)), shape
+    )
+
+  def _mode(self) -> tf.Tensor:
+    paths = recursions.best_paths(self.log_factors(), 1)
+    return self._unflatten(paths[..., 0])
+
+  def marginals(self) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the marginal probabilities of states and of pairs of states.
+
+    Returns:
+      unary: Differentiable `Tensor` of shape `batch_shape + [T, K]`.
+      pairwise: `Tensor` of shape `batch_shape + [T - 1, K, K]`; row: state
+        before.
+    """
+    with self._name_and_control_scope('marginals'):
+      states, pairs = recursions.marginals(tf.exp(self.log_factors()))
+      return self._unflatten(states), self._unflatten(pairs[1:])
+
+  def expectation(
+    self,
+    unary_terms: TensorLike | None = None,
+    pairwise_terms: TensorLike | None = None,
+  ) -> tf.Tensor:
+    """Computes the expectation of a sum over the time steps, exactly.
+
+    ```none
+    E_q[ sum_t unary_terms[t, z_t] + sum_t pairwise_terms[t, z_t, z_{t+1}] ]
+    ```
+
+    No sampling and no estimator is needed for such sums: evaluate the terms at
+    all states and all pairs of states, in one call each. The gradient w.r.t.
+    the chain and w.r.t. the terms is exact, too.
+
+    Args:
+      unary_terms: `Tensor` that broadcasts to `[..., T, K]`, or `None`.
+      pairwise_terms: `Tensor` that broadcasts to `[..., T - 1, K, K]`; row:
+        state before. `None` if there are none. Terms of states and transitions
+        of probability 0 count as 0, even if they are infinite or NaN.
+
+    Returns:
+      expectation: Differentiable `Tensor`. Its shape is the batch shape,
+        broadcast against the dimensions in front of the terms.
+
+    Raises:
+      ValueError: The terms have another number of steps or states, or there are
+        none.
+    """
+    with self._name_and_control_scope('expectation'):
+      terms = check_terms(self, unary_terms, pairwise_terms)
+      return sum(
+        recursions.expected(probs, x, rank)
+        for probs, x, rank in zip(self.marginals(), terms, (2, 3))
+        if x is not None
+      )
+
+  def _entropy(self) -> tf.Tensor:
+    log_factors = self.log_factors()
+    batch_shape = shapes.batch_shape(self)
+    terms = recursions.unflatten(log_factors, batch_shape)
+    return -recursions.expected_along(log_factors, terms, batch_shape)
+
+  def _default_event_space_bijector(self) -> None:
+    return None
+
+  def _parameter_control_dependencies(self, is_init: bool) -> list[Any]:
+    if not self.validate_args:
+      return []
+    return checks_of_rows(
+      is_init,
+      initial_logits=self._initial_logits,
+      transition_logits=self._transition_logits,
+    )
+
+  def _sample_control_dependencies(self, value: tf.Tensor) -> list[Any]:
+    if not self.validate_args:
+      return []
+    return checks_of_paths(self, value)
