@@ -407,6 +407,6 @@ if importlib.util.find_spec('ray') is not None:
       check=False,
     )
     assert printed.returncode == 0, printed.stderr[-4000:]
-    assert "'epoch': 1" in printed.stdout
+    assert "Last epoch: {'epoch': '1'" in printed.stdout
     assert "'val_accuracy'" in printed.stdout
     assert len(list((tmp_path / 'checkpoints').glob('*.index'))) == 2
