@@ -52,8 +52,8 @@ def distributed_fit(
   call with the same arguments continues after the newest one. If a worker is
   killed, the others raise `tf.errors.UnavailableError`, or wait if its machine
   no longer answers. End them and start all workers again: the run ends with the
-  same weights as if it had not been stopped. For this, `data` must return the same batches again: pass `seed` to
-  `shuffle`, and make the dataset anew.
+  same weights as if it had not been stopped. For this, `data` must return the
+  same batches again: pass `seed` to `shuffle`, and make the dataset anew.
 
   #### Examples
 
