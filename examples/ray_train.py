@@ -10,6 +10,7 @@ Ray Train is an extra: `pip install .[ray]`.
 2,000 digits that come with the package.
 """
 
+import csv
 import pathlib
 
 from absl import app, flags
@@ -25,7 +26,7 @@ def train_worker(config):
   """What every worker runs.
 
   Args:
-    config: Dictionary of `epochs`, `directory` and `units`.
+    config: Dictionary of `epochs`, `directory`, `log` and `units`.
   """
   import keras
   import tensorflow as tf
@@ -40,6 +41,9 @@ def train_worker(config):
     def on_epoch_end(self, epoch, logs=None):
       train.report({'epoch': epoch, **logs})
 
+  callbacks = [Report()]
+  if train.get_context().get_world_rank() == 0:
+    callbacks.append(keras.callbacks.CSVLogger(config['log'], append=True))
   split = datasets.split_mnist(datasets.load_mnist('embedded'))
   flat = lambda images: images.reshape([len(images), -1])
   labeled = tf.data.Dataset.from_tensor_slices(
@@ -66,7 +70,7 @@ def train_worker(config):
     epochs=config['epochs'],
     validation_data=validation.batch(100),
     directory=config['directory'],
-    callbacks=[Report()],
+    callbacks=callbacks,
     verbose=2,
   )
 
@@ -74,12 +78,14 @@ def train_worker(config):
 def main(argv):
   del argv
   output = pathlib.Path(FLAGS.output_dir).resolve()
+  output.mkdir(parents=True, exist_ok=True)
   ray.init(num_cpus=FLAGS.num_workers + 1, include_dashboard=False)
   trainer = TensorflowTrainer(
     train_worker,
     train_loop_config={
       'epochs': FLAGS.epochs,
       'directory': str(output / 'checkpoints'),
+      'log': str(output / 'log.csv'),
       'units': FLAGS.units,
     },
     scaling_config=train.ScalingConfig(num_workers=FLAGS.num_workers),
@@ -89,9 +95,11 @@ def main(argv):
       failure_config=train.FailureConfig(max_failures=3),
     ),
   )
-  result = trainer.fit()
-  print(f'Last metrics: {result.metrics}')
+  trainer.fit()
   ray.shutdown()
+  with open(output / 'log.csv') as file:
+    *_, last = csv.DictReader(file)
+  print(f'Last epoch: {last}')
 
 
 if __name__ == '__main__':

@@ -50,11 +50,11 @@ def distributed_fit(
   `tfp_rb.pooled` is allocated among the rows of each replica.
 
   With `directory`, a checkpoint is written at the end of every epoch, and a
-  call with the same arguments continues after the newest one. If a worker was
-  killed, the other workers raise an error or wait for it: end them, start all
-  of them again, and the run ends with the same weights as if it had not been
-  stopped. For this, `data` must return the same batches again: pass `seed` to
-  `shuffle`, and make the dataset anew.
+  call with the same arguments continues after the newest one. If a worker is
+  killed, the others raise `tf.errors.UnavailableError`, or wait if its machine
+  no longer answers. End them and start all workers again: the run ends with the
+  same weights as if it had not been stopped. For this, `data` must return the
+  same batches again: pass `seed` to `shuffle`, and make the dataset anew.
 
   #### Examples
 
@@ -184,7 +184,7 @@ def distributed_evaluate(
       latent_dim=2, num_pixels=20, classifier_units=[8], hidden_units=[8])
   model.compile(jit_compile=False)
   data = tf.data.Dataset.from_tensors(
-      (tf.zeros([8, 20]), tf.zeros([8], tf.int32)))
+      (tf.zeros([8, 20], tf.uint8), tf.zeros([8], tf.int32)))
   found = tfp_rb.models.distributed_evaluate(model, data)
   sorted(found)  # ==> ['accuracy', 'negative_elbo']
   ```
