@@ -46,7 +46,7 @@ lint: $(VENV)/.installed-test  ## Check style, format and types
 test: lint  ## Check style, format and types, run the tests
 	$(RUN) -m pytest -n $(JOBS) --dist worksteal
 
-test-all: lint  ## The same with the longer randomised tests
+test-all: lint  ## The same with slow tests and all cases
 	$(RUN) -m pytest -n $(JOBS) --dist worksteal -m 'slow or not slow'
 
 fuzz: $(VENV)/.installed-test  ## Check PROBLEMS=1000 random problems from SEED=0 on

@@ -1,6 +1,11 @@
-"""The order of the tests, and what TensorFlow computes them with."""
+"""Which tests run, in which order, and with which settings of TensorFlow."""
 
+import collections
+import gc
 import os
+import zlib
+
+import pytest
 
 # oneDNN's kernels of half precision end in an illegal instruction on virtual
 # machines that show AMX and must not use it. Before TensorFlow is imported.
@@ -24,5 +29,24 @@ LONG = (
 )
 
 
+# A test with more cases than this has a third of them in `make test`.
+MOST_CASES = 12
+
+# Graphs are large and live long. The default thresholds search them for garbage
+# so often that it takes a tenth of the time.
+gc.set_threshold(50_000, 20, 50)
+
+
+@pytest.hookimpl(tryfirst=True)  # before the slow tests are left out
 def pytest_collection_modifyitems(items):
   items.sort(key=lambda item: getattr(item, 'originalname', None) not in LONG)
+  cases = collections.defaultdict(list)
+  for item in items:
+    cases[item.path, getattr(item, 'originalname', None)].append(item)
+  for group in cases.values():
+    if len(group) > MOST_CASES and not group[0].get_closest_marker('all_cases'):
+      # The same cases each time. Different tests leave out different ones, so
+      # every distribution and every estimator takes part.
+      group.sort(key=lambda item: zlib.crc32(item.nodeid.encode()))
+      for item in group[max(MOST_CASES, len(group) // 3) :]:
+        item.add_marker(pytest.mark.slow)

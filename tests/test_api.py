@@ -12,6 +12,8 @@ import pytest
 
 import tfp_rb
 
+pytestmark = pytest.mark.all_cases
+
 ROOT = pathlib.Path(tfp_rb.__file__).parent
 MODULES = ['tfp_rb'] + [
   module.name for module in pkgutil.walk_packages([str(ROOT)], 'tfp_rb.')

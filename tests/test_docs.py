@@ -8,6 +8,8 @@ import pytest
 import tfp_rb
 from tfp_rb import datasets, diagnostics, models
 
+pytestmark = pytest.mark.all_cases
+
 MODULES = [
   tfp_rb, tfp_rb.baselines, datasets, diagnostics, models, tfp_rb.samplers,
   tfp_rb.testing, tfp_rb.vi,

@@ -21,6 +21,8 @@ import tensorflow_probability as tfp
 from internals import copy_registry
 import tfp_rb
 
+pytestmark = pytest.mark.all_cases
+
 ALIASES = {'np': np, 'tf': tf, 'tfp': tfp, 'tfp_rb': tfp_rb}
 ALIASES.update(tfb=tfp.bijectors, tfd=tfp.distributions)
 MARK = '# ==> '

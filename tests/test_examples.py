@@ -11,6 +11,8 @@ import pytest
 
 import scripts
 
+pytestmark = pytest.mark.all_cases
+
 EXAMPLES = pathlib.Path(__file__).resolve().parents[1] / 'examples'
 
 

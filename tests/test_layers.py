@@ -8,6 +8,8 @@ import pytest
 
 import tfp_rb
 
+pytestmark = pytest.mark.all_cases
+
 ROOT = pathlib.Path(tfp_rb.__file__).parent
 
 # A module may import its own layer and those before it. The layers of a tuple

@@ -7,6 +7,8 @@ import typing
 from matplotlib.axes import Axes
 import pytest
 
+pytestmark = pytest.mark.all_cases
+
 MODULES = [
   'tfp_rb', 'tfp_rb.baselines', 'tfp_rb.datasets', 'tfp_rb.diagnostics',
   'tfp_rb.models', 'tfp_rb.samplers', 'tfp_rb.testing', 'tfp_rb.vi',
