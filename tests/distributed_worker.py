@@ -16,6 +16,7 @@ import time
 import keras
 import numpy as np
 import tensorflow as tf
+import tensorflow_probability as tfp
 
 # Before anything else: the first operation fixes the devices.
 STRATEGY = tf.distribute.MultiWorkerMirroredStrategy()
@@ -30,7 +31,9 @@ ESTIMATORS = {
   'RB': lambda: tfp_rb.rao_blackwellize(tfp_rb.REINFORCE(), num_summed=1),
   'NVIL': lambda: tfp_rb.NVIL(small_vae.network([None, 20]), center=True),
   'RELAX': lambda: tfp_rb.RELAX(
-    models.ControlVariate(20, atom_size=3), scale=tf.Variable(1.0)
+    models.ControlVariate(20, atom_size=3),
+    temperature=tfp.util.TransformedVariable(0.5, tfp.bijectors.Exp()),
+    scale=tf.Variable(1.0),
   ),
   'Learned': lambda: tfp_rb.REINFORCE(tfp_rb.baselines.Learned()),
   'Gumbel': lambda: tfp_rb.GumbelSoftmax(tfp_rb.AnnealedTemperature(rate=0.1)),
@@ -39,6 +42,7 @@ ESTIMATORS = {
 
 
 def vae(name):
+  keras.utils.set_random_seed(2)  # of the networks of the estimator
   model = small_vae.make(ESTIMATORS[name](), seed=5)
   # One number for all variables, of the size of their gradients here.
   model.compile(keras.optimizers.SGD(0.125), jit_compile=False)
