@@ -9,6 +9,7 @@ differs from what was written is refused, or repaired from what is left.
 import contextlib
 import csv
 import errno
+import gc
 import io
 import json
 import os
@@ -193,11 +194,16 @@ def load_backup(model, folder, steps_per_epoch):
 
 def _load(model, folder, name):
   """Loads weights; returns the number of steps, which is one of them."""
+  problem = ''
   try:
     model.load_weights(folder / name)
   except (OSError, KeyError, ValueError, RuntimeError) as error:
-    first_line = str(error).splitlines()[0]
-    _refuse(folder, f'`{name}` is of another model: {first_line}')
+    problem = str(error).splitlines()[0]
+  if problem:
+    # Keras leaves the file open. Closed by the garbage collector at another
+    # time, for example while a file is written, it makes h5py crash.
+    gc.collect()
+    _refuse(folder, f'`{name}` is of another model: {problem}')
   return int(model.optimizer.iterations)
 
 

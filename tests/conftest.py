@@ -1,7 +1,6 @@
 """Which tests run, in which order, and with which settings of TensorFlow."""
 
 import collections
-import gc
 import os
 import zlib
 
@@ -31,10 +30,6 @@ LONG = (
 
 # A test with more cases than this has a third of them in `make test`.
 MOST_CASES = 12
-
-# Graphs are large and live long. The default thresholds search them for garbage
-# so often that it takes a tenth of the time.
-gc.set_threshold(50_000, 20, 50)
 
 
 @pytest.hookimpl(tryfirst=True)  # before the slow tests are left out

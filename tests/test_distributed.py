@@ -279,6 +279,7 @@ def check_pair(one, other):
   assert one['moved'] > 1e-2
 
 
+@pytest.mark.slow
 def test_two_workers_have_equal_weights_and_averages(tmp_path):
   one, other = results_of(tmp_path, 'compare', 'NVIL')
   check_pair(one['NVIL'], other['NVIL'])
