@@ -5,6 +5,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfp_rb.models._stacks import has_stacks
+
 __all__ = ['Batches', 'input_context', 'is_chief', 'num_workers', 'per_replica']
 
 
@@ -148,9 +150,9 @@ class Batches:
 
 def _stack_size(data: tf.data.Dataset, batch_rank: int | None) -> int | None:
   """Returns the number of batches in an element; `None` if it is a batch."""
-  shape = tf.nest.flatten(data.element_spec)[0].shape
-  if batch_rank is None or shape.rank != batch_rank + 1:
+  if not has_stacks(data, batch_rank):
     return None
+  shape = tf.nest.flatten(data.element_spec)[0].shape
   if shape[0] is None:
     raise ValueError(
       '`data` must have stacks of a known number of batches; got the shape '
