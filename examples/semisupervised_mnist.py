@@ -36,90 +36,23 @@ Reference: Runjing Liu et al. Rao-Blackwellized stochastic gradients for
 discrete distributions. ICML 2019. https://arxiv.org/abs/1810.04777
 """
 
-import functools
 import pathlib
+from typing import Any, NamedTuple
 
 from absl import app, flags
-import keras
 import tensorflow as tf
-import tensorflow_probability as tfp
 
 from checkpoints import load_networks, save_networks
 import distributed_runs
 import kept_files
+from semisupervised_methods import DEMO, METHODS, make_model, method_of
 import semisupervised_report
 import step_sizes
-import tfp_rb
-from tfp_rb import baselines, datasets, models
+from tfp_rb import datasets, models
 import training_runs
 
 FLAGS = flags.FLAGS
 BATCH_SIZE = 64
-NUM_CLASSES = 10
-NUM_PIXELS = 784
-
-
-def _network(input_shape, units):
-  """A network with one output; built, so that its variables are there."""
-  network = keras.Sequential([
-    keras.layers.Dense(n, activation='relu') for n in units
-  ] + [keras.layers.Dense(1)])  # fmt: skip
-  network.build(input_shape)
-  return network
-
-
-def _relax():
-  return tfp_rb.RELAX(
-    models.ControlVariate(NUM_PIXELS, atom_size=NUM_CLASSES),
-    temperature=tfp.util.TransformedVariable(0.5, tfp.bijectors.Exp()),
-    scale=tf.Variable(1.0),
-  )
-
-
-def _gumbel(rate=5e-4):
-  # The authors anneal by the batches of the labeled images, a ninth of a step.
-  return tfp_rb.GumbelSoftmax(
-    tfp_rb.AnnealedTemperature(rate=rate / 9.0), straight_through=False
-  )
-
-
-def _leave_one_out(**split):
-  return tfp_rb.rao_blackwellize(
-    tfp_rb.REINFORCE(baselines.LeaveOneOut()), **split
-  )
-
-
-def _summed(k):
-  return tfp_rb.rao_blackwellize(tfp_rb.REINFORCE(), num_summed=k)
-
-
-def _pooled(budget_per_row):
-  return tfp_rb.pooled(budget_per_row=budget_per_row)
-
-
-# Estimator, step size, step size of the estimator's own variables.
-METHODS = {
-  'RB-REINFORCE': (functools.partial(_summed, 1), 1e-3, None),
-  'Exact': (tfp_rb.Exact, 1e-3, None),
-  'REINFORCE': (tfp_rb.REINFORCE, 1e-4, None),
-  'REINFORCE+': (
-    lambda: tfp_rb.REINFORCE(baselines.IndependentSample()), 1e-3, None
-  ),
-  'RELAX': (_relax, 5e-4, 1e-2),
-  'NVIL': (
-    lambda: tfp_rb.NVIL(_network([None, NUM_PIXELS], [512, 512, 512])),
-    1e-3, None,
-  ),
-  'Gumbel': (_gumbel, 1e-3, None),
-  'RB-leave-one-out': (
-    functools.partial(_leave_one_out, num_summed=1), 1e-3, None
-  ),
-  'budget=2': (functools.partial(_leave_one_out, budget=2), 1e-3, None),
-  'budget=3': (functools.partial(_leave_one_out, budget=3), 1e-3, None),
-  'pooled=1.25': (functools.partial(_pooled, 1.25), 1e-3, None),
-}  # fmt: skip
-
-DEMO = ('RB-REINFORCE', 'REINFORCE', 'Exact')
 
 
 def flat(images):
@@ -173,49 +106,6 @@ def training_data(split, first_epoch, seed):
     ),
   )
   return models.prepare_dataset(data)
-
-
-def method_of(name):
-  """A row of the table of methods, also of `k=...` and `budget=...`."""
-  kind, _, number = name.partition('=')
-  if name not in METHODS and number.isdigit() and int(number) <= NUM_CLASSES:
-    if kind == 'k':
-      return functools.partial(_summed, int(number)), 1e-3, None
-    if kind == 'budget' and int(number) > 1:
-      return functools.partial(_leave_one_out, budget=int(number)), 1e-3, None
-  if name not in METHODS:
-    raise app.UsageError(
-      f'Methods must be of {list(METHODS)}, `k=0` to `k=10` or `budget=2` to '
-      f'`budget=10` (by `--methods`, `--k` or `--budget`), but one is {name!r}.'
-    )
-  return METHODS[name]
-
-
-def make_model(method, seed, learning_rate=None, rate=None, **settings):
-  """A compiled model for a method of the table.
-
-  Args:
-    method: Name of the method.
-    seed: Python `int`.
-    learning_rate: Python `float`. Default: that of the table.
-    rate: Python `float`, of the annealing of Gumbel. Default: the paper's.
-    **settings: Of `SemiSupervisedVAE`, or `jit_compile`.
-
-  Returns:
-    model: A `SemiSupervisedVAE`.
-  """
-  make_estimator, default, estimator_rate = method_of(method)
-  keras.utils.set_random_seed(seed)
-  estimator = make_estimator() if rate is None else make_estimator(rate)
-  jit_compile = settings.pop('jit_compile', True)
-  model = models.SemiSupervisedVAE(estimator, seed=seed, **settings)
-  adam = keras.optimizers.Adam
-  model.compile(
-    adam(learning_rate or default),
-    estimator_optimizer=estimator_rate and adam(estimator_rate),
-    jit_compile=jit_compile,
-  )
-  return model
 
 
 def warm_start(split, test_data, epochs, seed, path, **settings):
@@ -317,6 +207,117 @@ def evaluation_data(images, labels):
   return models.prepare_dataset(data.batch(1000))
 
 
+class Plan(NamedTuple):
+  """What the flags ask for.
+
+  Attributes:
+    methods: Names of the methods to train.
+    epochs: Python `int`, passes over the unlabeled images.
+    num_seeds: Python `int`, runs of each method.
+    warm_epochs: Python `int`, passes over the labeled images beforehand.
+    settings: Dictionary, arguments of `make_model`.
+  """
+
+  methods: list[str]
+  epochs: int
+  num_seeds: int
+  warm_epochs: int
+  settings: dict[str, Any]
+
+
+def methods_of_flags():
+  """Returns the names of the methods that the flags name, and checks them."""
+  others = [f'k={k}' for k in FLAGS.k]
+  others += [f'budget={n}' for n in FLAGS.budget]
+  named = DEMO if FLAGS.demo else FLAGS.methods
+  if others and not FLAGS['methods'].present:
+    named = ()
+  methods = [*named, *others]
+  for method in methods:
+    method_of(method)  # before anything takes time
+  return methods
+
+
+def plan_of_flags(methods, num_unlabeled):
+  """Returns a `Plan` for these methods and so many unlabeled images."""
+  settings = {}
+  if FLAGS.smoke:
+    settings = {
+      'classifier_units': [16], 'hidden_units': [16], 'jit_compile': False,
+    }  # fmt: skip
+  elif FLAGS.demo:
+    # In so short a time, and with few labels, the classifier would first
+    # unlearn them: they weigh more than in the paper.
+    settings = {'alpha': 500.0}
+  if FLAGS.as_written:
+    settings |= {
+      'latent_dim': 5, 'hidden_units': [128], 'unlabeled_weight': 0.5,
+    }  # fmt: skip
+  if FLAGS.demo:
+    # The number of steps hardly depends on how many images there are.
+    epochs = 5 * min(4, max(1, round(45_000 / num_unlabeled)))
+    return Plan(methods, epochs, 1, 50, settings)
+  epochs = FLAGS.epochs
+  if FLAGS.tune and not FLAGS['epochs'].present:
+    epochs = 10  # as the paper
+  return Plan(
+    methods, epochs, FLAGS.num_seeds, FLAGS.warm_start_epochs, settings
+  )
+
+
+def shared_start(workers, plan, split, test_data, output, source):
+  """Makes the weights that all methods start from, unless they are there.
+
+  Args:
+    workers: `distributed_runs.Workers`.
+    plan: `Plan`.
+    split: `datasets.SemiSupervised`.
+    test_data: `tf.data.Dataset`.
+    output: `pathlib.Path` of the folder of all runs.
+    source: Python `str`, what the data are.
+
+  Returns:
+    start: `pathlib.Path` of the weights.
+  """
+  start, about = output / 'warm_start.npz', output / 'warm_start.json'
+  begin = lambda: warm_start(
+    split, test_data, plan.warm_epochs, 901, start, **plan.settings
+  )
+  if not workers.is_chief:
+    workers.wait_for(about, start)
+  # Processes with other methods may share the folder; they wait here.
+  with kept_files.lock(output / 'start.lock', wait=True):
+    first = training_runs.start_of(
+      about, {'source': source, 'settings': plan.settings}, begin,
+      FLAGS.restart,
+    )  # fmt: skip
+    if kept_files.problem_of(start):  # or only the results were there
+      begin()
+  print(f'Warm start: {first}')
+  return start
+
+
+def run_all(workers, plan, split, test_data, start, output, source):
+  """Trains every method with every seed; draws what is there after each run."""
+  num_methods = len(plan.methods)
+  for i in range(plan.num_seeds):
+    seed = FLAGS.first_seed + i
+    for j, method in enumerate(plan.methods):
+      print(
+        f'{method}, seed {seed}, {plan.epochs} epochs: '
+        f'run {1 + i * num_methods + j} of {plan.num_seeds * num_methods}'
+      )
+      folder = output / method / str(seed)
+      rest = (split, test_data, start, folder, plan.epochs, source)
+      if workers.is_several:
+        run_together(workers, method, seed, *rest, **plan.settings)
+      else:
+        model = make_model(method, seed, **plan.settings)
+        run(model, seed, *rest, restart=FLAGS.restart)
+      if workers.is_chief:
+        semisupervised_report.report(output, METHODS)
+
+
 def main(argv):
   del argv
   workers = distributed_runs.Workers()
@@ -324,86 +325,24 @@ def main(argv):
   if FLAGS.plot_only:
     semisupervised_report.report(output, METHODS)
     return
-  others = [
-    *(f'k={k}' for k in FLAGS.k),
-    *(f'budget={n}' for n in FLAGS.budget),
-  ]
-  methods = DEMO if FLAGS.demo else FLAGS.methods
-  if others and not FLAGS['methods'].present:
-    methods = ()
-  methods = [*methods, *others]
-  for method in methods:
-    method_of(method)  # before anything takes time
+  if FLAGS.tune and workers.is_several:
+    raise app.UsageError('`--tune` runs in one process: unset `TF_CONFIG`.')
+  methods = methods_of_flags()
   mnist = datasets.load_mnist(FLAGS.source, FLAGS.data_dir)
   print(f'Data: {mnist.source}')
   split = datasets.split_mnist(mnist)
-  epochs, num_seeds, warm_epochs = (
-    FLAGS.epochs, FLAGS.num_seeds, FLAGS.warm_start_epochs
-  )  # fmt: skip
-  if FLAGS.tune and not FLAGS['epochs'].present:
-    epochs = 10  # as the paper
-  if FLAGS.demo:
-    # The number of steps hardly depends on how many images there are.
-    epochs = 5 * min(4, max(1, round(45_000 / len(split.unlabeled[1]))))
-    num_seeds, warm_epochs = 1, 50
-  settings = {}
-  if FLAGS.demo:
-    # In so short a time, and with few labels, the classifier would first
-    # unlearn them: they weigh more than in the paper.
-    settings['alpha'] = 500.0
+  plan = plan_of_flags(methods, len(split.unlabeled[1]))
   if FLAGS.smoke:
     split = split._replace(unlabeled=tuple(x[:256] for x in split.unlabeled))
-    settings = {
-      'classifier_units': [16], 'hidden_units': [16], 'jit_compile': False,
-    }  # fmt: skip
-  if FLAGS.as_written:
-    settings |= {
-      'latent_dim': 5, 'hidden_units': [128], 'unlabeled_weight': 0.5,
-    }  # fmt: skip
   test_data = evaluation_data(mnist.test_images, mnist.test_labels)
-  start = output / 'warm_start.npz'
-  about = output / 'warm_start.json'
-  begin = lambda: warm_start(
-    split, test_data, warm_epochs, 901, start, **settings
-  )
-  if not workers.is_chief:
-    workers.wait_for(about, start)
-  # Processes with other methods may share the folder; they wait here.
-  with kept_files.lock(output / 'start.lock', wait=True):
-    first = training_runs.start_of(
-      about, {'source': mnist.source, 'settings': settings}, begin,
-      FLAGS.restart,
-    )  # fmt: skip
-    if kept_files.problem_of(start):  # or only the results were there
-      begin()
-  print(f'Warm start: {first}')
+  start = shared_start(workers, plan, split, test_data, output, mnist.source)
   if FLAGS.tune:
-    if workers.is_several:
-      raise app.UsageError('`--tune` runs in one process: unset `TF_CONFIG`.')
     tune(
-      methods, split, start, output, epochs, mnist.source, FLAGS.restart,
-      **settings,
+      methods, split, start, output, plan.epochs, mnist.source, FLAGS.restart,
+      **plan.settings,
     )  # fmt: skip
     return
-  for i in range(num_seeds):
-    seed = FLAGS.first_seed + i
-    for method in methods:
-      number = 1 + i * len(methods) + methods.index(method)
-      print(
-        f'{method}, seed {seed}, {epochs} epochs: '
-        f'run {number} of {num_seeds * len(methods)}'
-      )
-      rest = (
-        split, test_data, start, output / method / str(seed), epochs,
-        mnist.source,
-      )  # fmt: skip
-      if workers.is_several:
-        run_together(workers, method, seed, *rest, **settings)
-      else:
-        model = make_model(method, seed, **settings)
-        run(model, seed, *rest, restart=FLAGS.restart)
-      if workers.is_chief:
-        semisupervised_report.report(output, METHODS)
+  run_all(workers, plan, split, test_data, start, output, mnist.source)
   print(f'Figures and CSV files are in {output}.')
 
 

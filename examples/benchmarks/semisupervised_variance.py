@@ -32,6 +32,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from semisupervised_methods import NUM_CLASSES
 import semisupervised_mnist as experiment
 import tfp_rb
 from tfp_rb import baselines, datasets, models
@@ -164,7 +165,7 @@ def tabulated_loss(model, batches):
     loss: Callable, a stateless seed to a scalar `Tensor`.
     logits: `tf.Variable` of shape `[64, 10]`, added to those of the batch.
   """
-  num_images, num_labels = batches.shape[1], experiment.NUM_CLASSES
+  num_images, num_labels = batches.shape[1], NUM_CLASSES
   labels = tf.repeat(tf.eye(num_labels)[:, tf.newaxis], num_images, axis=1)
   logits = tf.Variable(tf.zeros([num_images, num_labels]))
 

@@ -1,0 +1,120 @@
+"""The methods of the semi-supervised experiment, and their models."""
+
+import functools
+
+from absl import app
+import keras
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+import tfp_rb
+from tfp_rb import baselines, models
+
+NUM_CLASSES = 10
+NUM_PIXELS = 784
+
+
+def _network(input_shape, units):
+  """A network with one output; built, so that its variables are there."""
+  network = keras.Sequential([
+    keras.layers.Dense(n, activation='relu') for n in units
+  ] + [keras.layers.Dense(1)])  # fmt: skip
+  network.build(input_shape)
+  return network
+
+
+def _relax():
+  return tfp_rb.RELAX(
+    models.ControlVariate(NUM_PIXELS, atom_size=NUM_CLASSES),
+    temperature=tfp.util.TransformedVariable(0.5, tfp.bijectors.Exp()),
+    scale=tf.Variable(1.0),
+  )
+
+
+def _gumbel(rate=5e-4):
+  # The authors anneal by the batches of the labeled images, a ninth of a step.
+  return tfp_rb.GumbelSoftmax(
+    tfp_rb.AnnealedTemperature(rate=rate / 9.0), straight_through=False
+  )
+
+
+def _leave_one_out(**split):
+  return tfp_rb.rao_blackwellize(
+    tfp_rb.REINFORCE(baselines.LeaveOneOut()), **split
+  )
+
+
+def _summed(k):
+  return tfp_rb.rao_blackwellize(tfp_rb.REINFORCE(), num_summed=k)
+
+
+def _pooled(budget_per_row):
+  return tfp_rb.pooled(budget_per_row=budget_per_row)
+
+
+# Estimator, step size, step size of the estimator's own variables.
+METHODS = {
+  'RB-REINFORCE': (functools.partial(_summed, 1), 1e-3, None),
+  'Exact': (tfp_rb.Exact, 1e-3, None),
+  'REINFORCE': (tfp_rb.REINFORCE, 1e-4, None),
+  'REINFORCE+': (
+    lambda: tfp_rb.REINFORCE(baselines.IndependentSample()), 1e-3, None
+  ),
+  'RELAX': (_relax, 5e-4, 1e-2),
+  'NVIL': (
+    lambda: tfp_rb.NVIL(_network([None, NUM_PIXELS], [512, 512, 512])),
+    1e-3, None,
+  ),
+  'Gumbel': (_gumbel, 1e-3, None),
+  'RB-leave-one-out': (
+    functools.partial(_leave_one_out, num_summed=1), 1e-3, None
+  ),
+  'budget=2': (functools.partial(_leave_one_out, budget=2), 1e-3, None),
+  'budget=3': (functools.partial(_leave_one_out, budget=3), 1e-3, None),
+  'pooled=1.25': (functools.partial(_pooled, 1.25), 1e-3, None),
+}  # fmt: skip
+
+DEMO = ('RB-REINFORCE', 'REINFORCE', 'Exact')
+
+
+def method_of(name):
+  """A row of the table of methods, also of `k=...` and `budget=...`."""
+  kind, _, number = name.partition('=')
+  if name not in METHODS and number.isdigit() and int(number) <= NUM_CLASSES:
+    if kind == 'k':
+      return functools.partial(_summed, int(number)), 1e-3, None
+    if kind == 'budget' and int(number) > 1:
+      return functools.partial(_leave_one_out, budget=int(number)), 1e-3, None
+  if name not in METHODS:
+    raise app.UsageError(
+      f'Methods must be of {list(METHODS)}, `k=0` to `k=10` or `budget=2` to '
+      f'`budget=10` (by `--methods`, `--k` or `--budget`), but one is {name!r}.'
+    )
+  return METHODS[name]
+
+
+def make_model(method, seed, learning_rate=None, rate=None, **settings):
+  """A compiled model for a method of the table.
+
+  Args:
+    method: Name of the method.
+    seed: Python `int`.
+    learning_rate: Python `float`. Default: that of the table.
+    rate: Python `float`, of the annealing of Gumbel. Default: the paper's.
+    **settings: Of `SemiSupervisedVAE`, or `jit_compile`.
+
+  Returns:
+    model: A `SemiSupervisedVAE`.
+  """
+  make_estimator, default, estimator_rate = method_of(method)
+  keras.utils.set_random_seed(seed)
+  estimator = make_estimator() if rate is None else make_estimator(rate)
+  jit_compile = settings.pop('jit_compile', True)
+  model = models.SemiSupervisedVAE(estimator, seed=seed, **settings)
+  adam = keras.optimizers.Adam
+  model.compile(
+    adam(learning_rate or default),
+    estimator_optimizer=estimator_rate and adam(estimator_rate),
+    jit_compile=jit_compile,
+  )
+  return model
