@@ -5,16 +5,8 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tfp_rb.distributions import conversions, recursions
-from tfp_rb.distributions.checks import (
-  check_chain_shapes,
-  check_terms,
-  checks_of_paths,
-  checks_of_potentials,
-  checks_of_rows,
-  convert,
-)
-from tfp_rb.internal import dtypes, logspace, random, shapes
+from tfp_rb.distributions import batches, checks, conversions, recursions
+from tfp_rb.internal import shapes
 from tfp_rb.internal.types import (
   CompositeDistribution,
   Distribution,
@@ -129,13 +121,13 @@ class CategoricalChain(CompositeDistribution):
     """
     parameters = dict(locals())
     with tf.name_scope(name) as name:
-      self._initial_logits, self._transition_logits = convert(
+      self._initial_logits, self._transition_logits = checks.convert(
         initial_logits=initial_logits, transition_logits=transition_logits
       )
-      check_chain_shapes(self._initial_logits, self._transition_logits)
+      checks.check_chain_shapes(self._initial_logits, self._transition_logits)
       self._log_normalizer = None
       if log_normalizer is not None:
-        (self._log_normalizer,) = convert(log_normalizer=log_normalizer)
+        (self._log_normalizer,) = checks.convert(log_normalizer=log_normalizer)
       super().__init__(
         dtype=tf.int32,
         reparameterization_type=tfd.NOT_REPARAMETERIZED,
@@ -179,22 +171,9 @@ class CategoricalChain(CompositeDistribution):
       ValueError: The shapes are not as above.
     """
     with tf.name_scope(name):
-      unary, pairwise = convert(unary=unary, pairwise=pairwise)
-      initial, transitions, log_normalizer = conversions.normalise(
-        unary, pairwise
-      )
-      if validate_args:
-        with tf.control_dependencies(
-          checks_of_potentials(unary, pairwise, log_normalizer)
-        ):
-          log_normalizer = tf.identity(log_normalizer)
-    return cls(
-      initial,
-      transitions,
-      log_normalizer,
-      validate_args=validate_args,
-      name=name,
-    )
+      unary, pairwise = checks.convert(unary=unary, pairwise=pairwise)
+      logits = conversions.normalise(unary, pairwise, validate_args)
+    return cls(*logits, validate_args=validate_args, name=name)
 
   @classmethod
   def posterior(
@@ -322,18 +301,8 @@ class CategoricalChain(CompositeDistribution):
         the flattened batch, at least float32. All rows of the first entry are
         the probabilities of the first state.
     """
-    batch_shape = shapes.batch_shape(self)
-    rows, num_states = shapes.size(batch_shape), self.num_states
-    initial, transitions = (
-      logspace.log_softmax(dtypes.at_least_float32(tf.convert_to_tensor(x)))
-      for x in (self._initial_logits, self._transition_logits)
-    )
-    own = shapes.as_list(transitions)[-3:]
-    initial = tf.broadcast_to(initial, [*batch_shape, num_states])
-    transitions = tf.broadcast_to(transitions, [*batch_shape, *own])
-    return recursions.join_factors(
-      tf.reshape(initial, [rows, num_states]),
-      tf.transpose(tf.reshape(transitions, [rows, *own]), [1, 0, 2, 3]),
+    return batches.log_factors_of(
+      self._initial_logits, self._transition_logits, shapes.batch_shape(self)
     )
 
   def _unflatten(self, x: tf.Tensor) -> tf.Tensor:
@@ -341,38 +310,11 @@ class CategoricalChain(CompositeDistribution):
     return recursions.unflatten(x, shapes.batch_shape(self))
 
   def _sample_n(self, n: Any, seed: Any = None) -> tf.Tensor:
-    (seed,) = random.split_seed(seed, n=1)
-    log_factors = self.log_factors()
-    num_steps, rows = shapes.as_list(log_factors)[:2]
-    static = tf.get_static_value(n)
-    n = n if static is None else int(static)
-    u = random.uniform([n, rows, num_steps], seed)
-    paths = recursions.draw_paths(log_factors, tf.transpose(u, [2, 1, 0]))
-    return tf.reshape(
-      tf.transpose(paths, [2, 1, 0]),
-      [n, *shapes.batch_shape(self), num_steps],
-    )
+    return batches.draw(self.log_factors(), n, seed, shapes.batch_shape(self))
 
   def _log_prob(self, value: tf.Tensor) -> tf.Tensor:
-    log_factors = self.log_factors()
-    num_steps, rows, *tail = shapes.as_list(log_factors)
-    own = shapes.batch_shape(self)
-    value = tf.cast(value, tf.int32)
-    shape = shapes.broadcast(shapes.as_list(value)[:-1], own)
-    value = tf.broadcast_to(value, [*shape, num_steps])
-    # Values may broadcast the batch; the factors are then repeated.
-    batch_shape = shape[len(shape) - len(own) :]
-    if not shapes.is_same(batch_shape, own):
-      log_factors = tf.reshape(log_factors, [num_steps, *own, *tail])
-      log_factors = tf.broadcast_to(
-        log_factors, [num_steps, *batch_shape, *tail]
-      )
-      rows = shapes.size(batch_shape)
-      log_factors = tf.reshape(log_factors, [num_steps, rows, *tail])
-    n = shapes.size(shape[: len(shape) - len(own)])
-    paths = tf.transpose(tf.reshape(value, [n, rows, num_steps]), [2, 1, 0])
-    return tf.reshape(
-      tf.transpose(recursions.log_prob_of(log_factors, paths)), shape
+    return batches.log_prob_of(
+      self.log_factors(), value, shapes.batch_shape(self)
     )
 
   def _mode(self) -> tf.Tensor:
@@ -421,7 +363,7 @@ class CategoricalChain(CompositeDistribution):
         none.
     """
     with self._name_and_control_scope('expectation'):
-      terms = check_terms(self, unary_terms, pairwise_terms)
+      terms = checks.check_terms(self, unary_terms, pairwise_terms)
       return sum(
         recursions.expected(probs, x, rank)
         for probs, x, rank in zip(self.marginals(), terms, (2, 3))
@@ -440,7 +382,7 @@ class CategoricalChain(CompositeDistribution):
   def _parameter_control_dependencies(self, is_init: bool) -> list[Any]:
     if not self.validate_args:
       return []
-    return checks_of_rows(
+    return checks.checks_of_rows(
       is_init,
       initial_logits=self._initial_logits,
       transition_logits=self._transition_logits,
@@ -449,4 +391,4 @@ class CategoricalChain(CompositeDistribution):
   def _sample_control_dependencies(self, value: tf.Tensor) -> list[Any]:
     if not self.validate_args:
       return []
-    return checks_of_paths(self, value)
+    return checks.checks_of_paths(self, value)

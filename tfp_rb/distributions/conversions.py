@@ -6,7 +6,11 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_rb.distributions import recursions
-from tfp_rb.distributions.checks import check_observed, check_potential_shapes
+from tfp_rb.distributions.checks import (
+  check_observed,
+  check_potential_shapes,
+  checks_of_potentials,
+)
 from tfp_rb.internal import dtypes, logspace, shapes
 from tfp_rb.internal.types import Distribution
 
@@ -16,13 +20,14 @@ tfd = tfp.distributions
 
 
 def normalise(
-  unary: Any, pairwise: Any
+  unary: Any, pairwise: Any, validate_args: bool
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
   """Normalises a linear chain of potentials by a backward recursion.
 
   Args:
     unary: Differentiable `Tensor` of shape `[..., T, K]`.
     pairwise: Differentiable `Tensor` of shape `[..., T - 1, K, K]`.
+    validate_args: Python `bool`, whether to check their values.
 
   Returns:
     initial_logits: `Tensor` of shape `batch_shape + [K]`.
@@ -41,11 +46,16 @@ def normalise(
   pairwise = tf.broadcast_to(pairwise, [*batch_shape, *last])
   pairwise = tf.reshape(pairwise, [rows, *last])
   # All factors contain the potential of the state at their step.
-  pairwise += unary[:, 1:, tf.newaxis]
+  pairs = pairwise + unary[:, 1:, tf.newaxis]
   factors = recursions.join_factors(
-    unary[:, 0], tf.transpose(pairwise, [1, 0, 2, 3])
+    unary[:, 0], tf.transpose(pairs, [1, 0, 2, 3])
   )
   messages, log_normalizer = recursions.backward_messages(factors)
+  if validate_args:
+    with tf.control_dependencies(
+      checks_of_potentials(unary, pairwise, log_normalizer)
+    ):
+      log_normalizer = tf.identity(log_normalizer)
   # A row of `-inf` belongs to a state that no path goes through, or to
   # potentials that allow no path. It becomes uniform.
   logits = factors + messages[:, :, tf.newaxis]
