@@ -9,6 +9,7 @@ library. It simplifies each failing problem as far as it keeps failing.
 ```none
 python tests/fuzz.py --problems=1000 --seed=0    # the seeds 0 to 999
 python tests/fuzz.py --only=123                  # one seed
+python tests/fuzz.py --family=Chain              # chains only
 python tests/fuzz.py --problem='{"seed": 123, "family": "Zipf"}'
 ```
 """
@@ -16,6 +17,7 @@ python tests/fuzz.py --problem='{"seed": 123, "family": "Zipf"}'
 import argparse
 import collections
 import copy
+import itertools
 import math
 import multiprocessing
 import os
@@ -121,7 +123,7 @@ class Case:
       listed = oracle.listed(row, 8).codes[:8]
       codes[:, row] = listed[rng.integers(0, len(listed), count)]
     values = oracle.encode(codes)
-    is_number = oracle.family.is_integer and not oracle.family.is_vector
+    is_number = oracle.family.is_integer and oracle.family.vectors is None
     if is_number and rng.random() < 0.3:
       # One value below the support, in every row.
       values[0] = np.reshape(oracle.shift - 1.0, values.shape[1:])
@@ -136,9 +138,9 @@ class Case:
 
     def f(z):
       number = tf.cast(z, tf.float64)
-      if oracle.family.is_vector:
-        index = tf.range(number.shape[-1], dtype=tf.float64)
-        number = tf.reduce_sum(number * index, axis=-1)
+      if oracle.family.vectors is not None:
+        _, weights = oracle.family.vectors(numbers.settings)
+        number = tf.reduce_sum(number * weights, axis=-1)
       feature = tf.reduce_sum(
         numbers.slopes * tf.math.floormod(number, 1009.0),
         axis=list(
@@ -932,6 +934,7 @@ def main():
   parser.add_argument('--problems', type=int, default=1000)
   parser.add_argument('--seed', type=int, default=0, help='the first seed')
   parser.add_argument('--jobs', type=int, default=1)
+  parser.add_argument('--family', default='', help='a part of its name')
   parser.add_argument('--only', type=int, help='run one seed')
   parser.add_argument('--problem', help='run one problem, given as JSON')
   arguments = parser.parse_args()
@@ -946,7 +949,12 @@ def main():
     check(problem)
     print('passed')
     return 0
-  seeds = list(range(arguments.seed, arguments.seed + arguments.problems))
+  seeds = (
+    seed
+    for seed in itertools.count(arguments.seed)
+    if arguments.family in random_problem(seed).family
+  )
+  seeds = list(itertools.islice(seeds, arguments.problems))
   failed = run(seeds, arguments.jobs)
   print(f'failed seeds: {sorted(failed) or "none"}')
   return 1 if failed else 0

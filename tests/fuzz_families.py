@@ -14,6 +14,8 @@ from scipy import special
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+import fuzz_chains
+
 tfd = tfp.distributions
 
 
@@ -35,7 +37,9 @@ class Family(NamedTuple):
     tail: Callable `(p, z, settings)`, the mass above `z`; `None` where
       `support` lists everything.
     is_integer: Whether the values have an integer dtype.
-    is_vector: Whether the values are one-hot vectors.
+    vectors: Callable `(settings)` to a pair where the values are vectors: the
+      vector of each listed base value, `[n, d]`, and numbers `[d]` whose inner
+      product with a vector is its base value. `None` if values are numbers.
   """
 
   parameters: Callable
@@ -47,7 +51,7 @@ class Family(NamedTuple):
   support: Callable
   tail: Callable | None = None
   is_integer: bool = False
-  is_vector: bool = False
+  vectors: Callable | None = None
 
 
 class Settings(NamedTuple):
@@ -648,6 +652,48 @@ for _name in ('logits', 'probs'):
     f'Geometric.{_name}': _geometric_family(_name),
     f'NegativeBinomial.{_name}': _negative_binomial_family(_name),
     f'OneHotCategorical.{_name}': _table_family(
-      tfd.OneHotCategorical, _name, is_vector=True
+      tfd.OneHotCategorical,
+      _name,
+      vectors=lambda settings: (
+        np.eye(settings.size),
+        np.arange(settings.size),
+      ),
     ),
   }
+
+
+# Chains.
+
+
+def _chain_parameters(num_steps):
+  def parameters(rng, style, batch, size, is_half):
+    def logits(shape):
+      return _table_logits(rng, style, shape, size, is_half)['logits']
+
+    initial = logits(batch)
+    transitions = logits((*batch, num_steps - 1, size))
+    if style == 'impossible':
+      transitions = fuzz_chains.with_dead_end(rng, initial, transitions)
+    return {'initial_logits': initial, 'transition_logits': transitions}
+
+  return parameters
+
+
+def _chain_family(name):
+  num_steps = fuzz_chains.num_steps_of(name)
+  paths = lambda settings: fuzz_chains.paths_of(settings.size, num_steps)
+  return Family(
+    parameters=_chain_parameters(num_steps),
+    distribution=fuzz_chains.make(name),
+    log_mass=fuzz_chains.log_mass,
+    scores=fuzz_chains.scores,
+    norm=fuzz_chains.norm,
+    own_rank={'initial_logits': 1, 'transition_logits': 3},
+    support=lambda settings: np.arange(settings.size**num_steps),
+    is_integer=True,
+    vectors=paths,
+  )
+
+
+for _name in fuzz_chains.chain_names():
+  FAMILIES[_name] = _chain_family(_name)

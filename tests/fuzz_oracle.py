@@ -64,10 +64,12 @@ class Oracle:
   def decode(self, values):
     """Base values of values, `[m] + batch + sites (+ [K])`; NaN if none."""
     values = np.asarray(values).astype(np.float64)
-    if self.family.is_vector:
-      index = np.argmax(values, axis=-1)
-      is_one_hot = np.all(values == np.eye(values.shape[-1])[index], axis=-1)
-      values = np.where(is_one_hot, index, np.nan)
+    if self.family.vectors is not None:
+      vectors, numbers = self.family.vectors(self.numbers.settings)
+      index = np.clip(np.round(values @ numbers), 0, len(vectors) - 1)
+      index = index.astype(int)
+      is_listed = np.all(values == vectors[index], axis=-1)
+      values = np.where(is_listed, index, np.nan)
     shape = (len(values), self.num_rows, self.num_sites)
     codes = np.reshape(values, shape) - self.shift
     if 'FiniteDiscrete' in self.problem.family and codes.size:
@@ -88,8 +90,9 @@ class Oracle:
       self.numbers_at(codes),
       (len(codes), *self.layout.batch, *self.layout.sites),
     )
-    if self.family.is_vector:
-      return np.eye(self.problem.size)[np.round(values).astype(int)]
+    if self.family.vectors is not None:
+      vectors, _ = self.family.vectors(self.numbers.settings)
+      return vectors[np.round(values).astype(int)]
     return values
 
   def site_log_mass(self, codes):

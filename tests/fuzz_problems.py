@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from fuzz_chains import num_steps_of
 from fuzz_families import FAMILIES, Settings
 import tfp_rb
 
@@ -171,7 +172,7 @@ def layout_of(problem):
     if name == 'Independent' and how > layout.batch_rank:
       raise ValueError('too few batch dimensions')
     if name == 'Shift' and (
-      family.is_vector
+      family.vectors is not None
       or layout.shifts is not None
       or (layout.sites and how != 'scalar')
     ):
@@ -375,6 +376,9 @@ def repair(problem):
   if 'Finite' in problem.family and problem.dtype == 'bfloat16':
     problem = problem.replace(dtype='float16')  # TFP refuses bfloat16
   changes = {}
+  if 'Chain' in problem.family:
+    num_steps = num_steps_of(problem.family)
+    changes['size'] = min(problem.size, int(300.0 ** (1.0 / num_steps)))
   if 'OrderedLogistic' in problem.family or 'Finite' in problem.family:
     changes['size'] = max(problem.size, 2)
   if problem.dtype in HALF:
