@@ -652,3 +652,45 @@ def test_validate_args_finds_bad_potentials_and_paths():
   for path in ([0, 1, 2, 3], [0, -1, 0, 0], [0, 1, 2]):
     with raises(ERRORS, 'value'):
       chain.log_prob(path)
+
+
+@pytest.mark.parametrize('path', [0, [0], [0, 1, 1, 0, 2]])
+def test_a_path_with_another_number_of_steps_is_refused(path):
+  with raises(ValueError, 'value'):
+    make('random').log_prob(path)
+
+
+def test_logits_of_different_batch_shapes_broadcast():
+  rng = np.random.default_rng(0)
+  initial, transitions = (
+    rng.normal(size=[2, 1, 3]),
+    rng.normal(size=[3, 2, 3, 3]),
+  )
+  chain = CategoricalChain(initial, transitions)
+  both = CategoricalChain(
+    np.broadcast_to(initial, [2, 3, 3]),
+    np.broadcast_to(transitions, [2, 3, 2, 3, 3]),
+  )
+  values = both.sample(4, seed=[0, 1])
+  assert_close(chain.log_prob(values), both.log_prob(values))
+  assert_close(chain.kl_divergence(both), np.zeros([2, 3]))
+  assert_close(chain[1].entropy(), both[1].entropy())
+
+
+@pytest.mark.parametrize('size', [1e4, 1e30])
+@pytest.mark.parametrize('num_states, num_steps', [(1, 1), (2, 1), (2, 3)])
+def test_extreme_logits_give_no_nan(size, num_states, num_steps):
+  rng = np.random.default_rng(0)
+  logits = [
+    tf.constant(size * rng.normal(size=[2, num_states])),
+    tf.constant(
+      size * rng.normal(size=[2, num_steps - 1, num_states, num_states])
+    ),
+  ]
+  with tf.GradientTape(persistent=True) as tape:
+    tape.watch(logits)
+    chain = CategoricalChain(*logits)
+    found = [chain.entropy(), chain.log_prob(chain.mode()), *chain.marginals()]
+  for x in found:
+    for y in (x, *tape.gradient(x, logits)):
+      assert y is None or np.all(np.isfinite(y))

@@ -313,6 +313,7 @@ class CategoricalChain(CompositeDistribution):
     return batches.draw(self.log_factors(), n, seed, shapes.batch_shape(self))
 
   def _log_prob(self, value: tf.Tensor) -> tf.Tensor:
+    checks.check_path_shape(self, value)
     return batches.log_prob_of(
       self.log_factors(), value, shapes.batch_shape(self)
     )

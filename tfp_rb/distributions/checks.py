@@ -11,6 +11,7 @@ from tfp_rb.internal.types import TensorLike
 __all__ = [
   'check_chain_shapes',
   'check_observed',
+  'check_path_shape',
   'check_potential_shapes',
   'check_same_event',
   'check_terms',
@@ -291,6 +292,20 @@ def _checks_of_numbers(x: Any, name: str) -> list[Any]:
       message=f'`{name}` must not contain NaN or `inf`; got at least one.',
     )
   ]
+
+
+def check_path_shape(chain: Any, value: tf.Tensor) -> None:
+  """Raises unless paths have as many states as the chain has steps.
+
+  A last dimension of size 1 would otherwise be broadcast.
+  """
+  _check_rank(value, 'value', 1, '[..., T]')
+  num_steps, size = chain.event_shape[0], value.shape[-1]
+  if None not in (num_steps, size) and num_steps != size:
+    raise ValueError(
+      f'`value` must have one state for each of the {num_steps} steps; got the '
+      f'shape {value.shape}. Pass whole paths.'
+    )
 
 
 def checks_of_paths(chain: Any, value: tf.Tensor) -> list[Any]:
