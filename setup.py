@@ -41,7 +41,7 @@ TEST = EXAMPLES + [
 ]
 NOTEBOOKS = EXAMPLES + ['ipykernel', 'nbconvert']
 RAY = EXAMPLES + ['ray[train]>=2.40']
-BENCHMARKS = EXAMPLES + ['storchastic', 'torch']
+BENCHMARKS = EXAMPLES + ['hmmlearn', 'storchastic', 'torch', 'torch-struct']
 
 setup(
   name='tfp_rb',
