@@ -157,7 +157,7 @@ def row_of(times, base, **what):
 def measure_growth(num_states, sizes, repeats):
   """Times and memory of the partition for pairs of steps and batch sizes."""
   # The first compilation of a process allocates what others use again.
-  small = make_logits(2, 2, 1)
+  small = make_logits(3, 5, 1)
   wait_for(functions_of(small)[PARTITION](*small))
   table = []
   for num_steps, rows in sizes:
