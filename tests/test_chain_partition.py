@@ -292,6 +292,14 @@ LOCAL = {
   'one state': (tfp_rb.REINFORCE(baseline=1.75), 1, None),
   'draws': (tfp_rb.REINFORCE(), 0, None),
   'chunks': (tfp_rb.REINFORCE(baseline=baselines.Learned(0.5)), 2, 2),
+  'network': (tfp_rb.NVIL(lambda: tf.constant([[0.5], [1.5]])), 1, None),
+  'other path': (tfp_rb.REINFORCE(baselines.IndependentSample()), 2, None),
+  'other path, chunks': (tfp_rb.REINFORCE(baselines.IndependentSample()), 2, 1),
+  'other path, one state': (
+    tfp_rb.REINFORCE(baselines.IndependentSample()),
+    1,
+    None,
+  ),
 }
 
 
@@ -312,8 +320,7 @@ def test_step_by_step_is_unbiased_by_enumeration(name):
   [
     _REINFORCE,
     tfp_rb.REINFORCE(baselines.Optimal(), num_samples=2),
-    tfp_rb.REINFORCE(baselines.IndependentSample()),
-    tfp_rb.NVIL(tf.constant(0.5)),
+    tfp_rb.MuProp(),
   ],
   ids=str,
 )
@@ -321,6 +328,88 @@ def test_a_level_that_depends_on_the_draws_is_refused_step_by_step(estimator):
   local = tfp_rb.local_expectation(estimator, num_summed=1)
   with raises(TypeError, 'estimator'):
     tfp_rb.expectation(lambda z: z[..., 0], make('random'), local, seed=[0, 1])
+
+
+def _forbidden_problem(initial, transitions):
+  # Paths (., 1, 0) and (2, 0, .) are forbidden.
+  nothing = np.zeros([2, 3, 3])
+  nothing[0, 2, 0] = nothing[1, 1, 0] = -np.inf
+  chain = CategoricalChain(initial, transitions + nothing)
+
+  def f(z):
+    z = tf.cast(z, tf.float64)
+    return tf.sin(z[..., 0] + 2.0 * z[..., 1]) * (z[..., 2] - 0.3)
+
+  return f, chain
+
+
+@pytest.mark.parametrize('num_summed', [1, 3])
+@pytest.mark.parametrize(
+  'baseline', [baselines.IndependentSample(), baselines.Constant(1.5)], ids=str
+)
+def test_step_by_step_is_unbiased_with_forbidden_transitions(
+  num_summed, baseline
+):
+  initial = tf.constant([[0.3, -0.4, 0.0]], tf.float64)
+  transitions = np.reshape(np.sin(3.0 * np.arange(18)), [1, 2, 3, 3])
+  report = tfp_rb.testing.assert_unbiased(
+    tfp_rb.local_expectation(tfp_rb.REINFORCE(baseline), num_summed),
+    _forbidden_problem,
+    [initial, tf.constant(transitions)],
+  )
+  assert report.is_exact
+
+
+@pytest.mark.parametrize(
+  ('estimator', 'num_evaluations'),
+  [
+    (tfp_rb.REINFORCE(), 4 * 2 + 1),
+    (tfp_rb.REINFORCE(baselines.IndependentSample()), 4 * 2 + 2),
+    (tfp_rb.REINFORCE(baselines.IndependentSample(shared=False)), 4 * 2 + 4),
+  ],
+  ids=str,
+)
+def test_the_path_is_evaluated_once_for_all_steps(estimator, num_evaluations):
+  sizes = []
+
+  def f(z):
+    sizes.append(z.shape[0])
+    return tf.cast(tf.reduce_sum(z, axis=-1), tf.float64)
+
+  local = tfp_rb.local_expectation(estimator, num_summed=3)
+  value = tfp_rb.expectation(f, make('random'), local, seed=[0, 1])
+  assert value.shape == [2]
+  assert sizes == [num_evaluations]
+
+
+def test_step_by_step_does_not_depend_on_what_is_known_while_tracing():
+  estimator = tfp_rb.local_expectation(
+    tfp_rb.REINFORCE(baselines.IndependentSample()), num_summed=1
+  )
+
+  def run(initial, transitions):
+    with tf.GradientTape() as tape:
+      tape.watch([initial, transitions])
+      value = tfp_rb.expectation(
+        *_problem(initial, transitions), estimator, seed=tf.constant([3, 1])
+      )
+    return [value, *tape.gradient(value, [initial, transitions])]
+
+  specs = [tf.TensorSpec([None, 2], tf.float64)]
+  specs += [tf.TensorSpec([None, 2, 2, 2], tf.float64)]
+  dynamic = tf.function(run, input_signature=specs, autograph=False)
+  compiled = tf.function(run, jit_compile=True, autograph=False)
+  for size in (2, 0):
+    logits = np.sin(np.arange(12.0 * size)).reshape([size, 12])
+    initial = tf.constant(logits[:, :2])
+    transitions = tf.constant(logits[:, 2:10].reshape([size, 2, 2, 2]))
+    functions = [dynamic, compiled] if size else [dynamic]
+    for function in functions:
+      for actual, desired in zip(
+        function(initial, transitions), run(initial, transitions), strict=True
+      ):
+        assert actual.shape == desired.shape
+        np.testing.assert_allclose(actual, desired, rtol=1e-10, atol=1e-12)
 
 
 def test_forbidden_transitions_are_not_visited_step_by_step():
@@ -335,7 +424,7 @@ def test_forbidden_transitions_are_not_visited_step_by_step():
   for seed in range(20):
     value = tfp_rb.expectation(f, chain, local, seed=[0, seed])
     assert np.isfinite(value)
-  assert all(z.shape == (9, 3) for z in seen)
+  assert all(z.shape == (3 * 2 + 1, 3) for z in seen)
   assert np.all(chain.prob(tf.concat(seen, axis=0)) > 0.0)
 
 

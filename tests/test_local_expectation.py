@@ -6,7 +6,12 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from errors import raises
-from internals import enumerate_outcomes, exact_reference
+from internals import (
+  enumerate_outcomes,
+  exact_reference,
+  split_joint,
+  split_seed,
+)
 from modes import largest_array, modes_of
 import tfp_rb
 from tfp_rb import baselines
@@ -129,6 +134,41 @@ def test_sites_in_chunks_are_unbiased(name):
   )
 
 
+def mixed_sites(labels, bits):
+  """A label of 3 symbols and 2 bits, in groups of their own."""
+  q = tfd.JointDistributionSequential(
+    [
+      tfd.Categorical(logits=labels),
+      tfd.Independent(tfd.Bernoulli(logits=bits), 1),
+    ]
+  )
+  found = split_joint(q, tf.constant(SEED))
+
+  def f(values):
+    (label, bits), _ = found.complete(values, tf.constant(SEED))
+    label, bits = tf.cast(label, tf.float64), tf.cast(bits, tf.float64)
+    return tf.sin(1.0 + label + 2.0 * bits[..., 0]) * (bits[..., 1] - 0.3)
+
+  return f, found.discrete
+
+
+@pytest.mark.parametrize('k', [1, 2, 3])
+def test_groups_with_different_numbers_of_symbols_are_unbiased(k):
+  labels = tf.constant([[0.3, -0.2, 0.5]], tf.float64)
+  bits = tf.constant([[1.0, -0.4]], tf.float64)
+  outcomes = enumerate_outcomes(
+    tfp_rb.local_expectation(tfp_rb.REINFORCE(), num_summed=k),
+    mixed_sites,
+    [labels, bits],
+    most_outcomes=7000,
+  )
+  value, gradients = exact_reference(mixed_sites, [labels, bits])
+  chances = outcomes.probabilities
+  np.testing.assert_allclose(np.sum(chances * outcomes.values), value)
+  for actual, desired in zip(outcomes.weighted_gradients, gradients):
+    np.testing.assert_allclose(np.sum(actual, axis=0), desired, atol=1e-10)
+
+
 def one_hot_sample(logits):
   cost = tf.constant([[1.0, 0.2, -0.5], [0.4, -1.0, 0.8]], logits.dtype)
 
@@ -177,6 +217,65 @@ def test_a_sum_over_sites_has_no_variance_when_all_symbols_are_summed(
   np.testing.assert_allclose(*gradients, atol=1e-12)
 
 
+def shifted_sites(logits, shift):
+  q = tfd.Bernoulli(logits=logits, dtype=tf.float64)
+  q = tfd.Independent(tfp.bijectors.Shift(shift)(q), 1)
+  return lambda z: tf.reduce_prod(z + 0.3, axis=-1) ** 2, q
+
+
+@pytest.mark.parametrize('k', [0, 1, 2])
+@pytest.mark.parametrize(
+  'estimator', [tfp_rb.REINFORCE(num_samples=2), tfp_rb.MuProp()], ids=str
+)
+def test_a_shift_of_the_sites_is_differentiated_once(estimator, k):
+  parameters = [
+    tf.constant([[0.3, -0.5, 1.0]], tf.float64),
+    tf.constant([[0.1, 0.2, 0.5]], tf.float64),
+  ]
+  outcomes = enumerate_outcomes(
+    tfp_rb.local_expectation(estimator, num_summed=k),
+    shifted_sites,
+    parameters,
+    most_outcomes=7000,
+  )
+  _, gradients = exact_reference(shifted_sites, parameters)
+  for actual, desired in zip(outcomes.weighted_gradients, gradients):
+    np.testing.assert_allclose(np.sum(actual, axis=0), desired, atol=1e-10)
+
+
+@pytest.mark.parametrize('k', [1, 2, 4])
+def test_impossible_symbols_stay_unbiased_and_unseen(k):
+  logits = np.array([[[0.3, -np.inf, 0.5, 1.0], [-np.inf, 0.1, 0.4, -np.inf]]])
+  seen = []
+
+  def problem(logits):
+    q = tfd.Independent(tfd.Categorical(logits=logits), 1)
+
+    def f(z):
+      seen.append(q.log_prob(z))
+      z = tf.cast(z, tf.float64)
+      return tf.sin(1.3 * z[..., 0] + 0.4) * (z[..., 1] - 0.7) ** 2
+
+    return f, q
+
+  estimator = tfp_rb.local_expectation(tfp_rb.REINFORCE(), num_summed=k)
+  logits = tf.constant(logits)
+  outcomes = enumerate_outcomes(
+    estimator, problem, [logits], most_outcomes=7000
+  )
+  # An enumeration lists impossible draws as well, which have probability 0.
+  value, gradients = exact_reference(problem, [logits])
+  chances = outcomes.probabilities
+  np.testing.assert_allclose(np.sum(chances * outcomes.values), value)
+  np.testing.assert_allclose(
+    np.sum(outcomes.weighted_gradients[0], axis=0), gradients[0], atol=1e-10
+  )
+  seen.clear()
+  for seed in range(10):
+    tfp_rb.expectation(*problem(logits), estimator, seed=[0, seed])
+  assert np.all(np.isfinite(seen))
+
+
 def test_slope_of_a_site_is_whole():
   # Any part of it is unbiased; the whole leaves MuProp no variance.
   logits = tf.constant(SITES)
@@ -201,32 +300,86 @@ def test_slope_of_a_site_is_whole():
   np.testing.assert_allclose(*gradients, atol=1e-12)
 
 
-@pytest.mark.parametrize('k', [0, 1, 3])
-def test_f_is_called_once_for_all_sites(k):
-  f, q = interacting(tf.constant(LOGITS))
+def sizes_of_calls(estimator, distribution, dtype=tf.float64):
+  """Numbers of points at which `f` is evaluated, one for each call."""
   sizes = []
 
-  def counted(z):
+  def f(z):
     sizes.append(z.shape[0])
-    return f(z)
+    return tf.reduce_sum(tf.cast(z, dtype), axis=-1)
 
-  estimator = tfp_rb.local_expectation(
-    tfp_rb.REINFORCE(num_samples=2), num_summed=k
-  )
-  tfp_rb.expectation(counted, q, estimator, seed=SEED)
-  assert sizes == [2 * (k + (2 if k < 3 else 0))]
+  value = tfp_rb.expectation(f, distribution, estimator, seed=SEED)
+  assert value.shape == distribution.batch_shape
+  return sizes
 
 
-def test_atoms_differ_from_one_joint_value_in_one_site_at_most():
+@pytest.mark.parametrize('M', [1, 2])
+@pytest.mark.parametrize('k', [0, 1, 3])
+def test_f_is_called_once_and_shares_the_joint_value(k, M):
   _, q = interacting(tf.constant(np.zeros([4, 5, 3])))
-  estimator = tfp_rb.local_expectation(tfp_rb.REINFORCE(), num_summed=1)
+  estimator = tfp_rb.local_expectation(
+    tfp_rb.REINFORCE(num_samples=M), num_summed=k
+  )
+  num_at_site = k + M if k < 3 else 3
+  assert sizes_of_calls(estimator, q) == [5 * (num_at_site - 1) + 1]
+
+
+def test_200_bits_take_201_evaluations():
+  q = tfd.Independent(tfd.Bernoulli(logits=tf.zeros([2, 200])), 1)
+  estimator = tfp_rb.local_expectation(tfp_rb.REINFORCE(), num_summed=2)
+  assert sizes_of_calls(estimator, q) == [201]
+
+
+def test_draws_of_a_baseline_are_evaluated_at_each_site():
+  _, q = interacting(tf.constant(np.zeros([4, 5, 3])))
+  estimator = tfp_rb.local_expectation(
+    tfp_rb.REINFORCE(baselines.IndependentSample()), num_summed=1
+  )
+  assert sizes_of_calls(estimator, q) == [5 * 2 + 1]
+
+
+def test_who_may_evaluate_f_elsewhere_does_not_share_the_joint_value():
+  class Halved(tfp_rb.REINFORCE):
+    def evaluate(self, f, distribution, atoms, seed):
+      value = 0.5 * (f(atoms.values) + f(atoms.values[::-1])[::-1])
+      score = tf.stop_gradient(value) * atoms.log_prob
+      return tfp_rb.Estimate(value, surrogate=value + score)
+
+  _, q = interacting(tf.constant(np.zeros([4, 5, 3])))
+  estimator = tfp_rb.local_expectation(Halved(), num_summed=1)
+  assert sizes_of_calls(estimator, q) == [5 * 2] * 2
+  assert_mean_is_explicit_sum(estimator, 'interacting')
+
+
+@pytest.mark.parametrize('k', [0, 1, 2, 3])
+def test_atoms_differ_from_one_joint_value_in_one_site_at_most(k):
+  _, q = interacting(tf.constant(np.zeros([4, 5, 3])))
+  estimator = tfp_rb.local_expectation(tfp_rb.REINFORCE(), num_summed=k)
   atoms = estimator.sample_atoms(q, tf.constant(SEED))
-  values = np.reshape(atoms.values, [2, 5, 4, 5])
-  for site in range(5):
-    others = np.delete(np.arange(5), site)
-    held = values[:, others][..., site]
-    assert np.all(held == held[:1, :1])
+  joint, others = atoms.values[:1], atoms.values[1:]
+  num_others = min(k, 2)
+  differs = np.reshape(others != joint, [num_others, 5, 4, 5])
+  expected = np.eye(5, dtype=bool)[:, np.newaxis]
+  np.testing.assert_array_equal(
+    differs, np.broadcast_to(expected, differs.shape)
+  )
   np.testing.assert_allclose(np.sum(atoms.weights, axis=0), np.ones(4))
+  if k == 3:  # Both other symbols of each site.
+    symbols = np.reshape(others, [2, 5, 4, 5])[:, range(5), :, range(5)]
+    assert np.all(symbols[:, 0] != symbols[:, 1])
+
+
+def test_weights_are_those_of_the_value():
+  logits = tf.constant(np.random.default_rng(0).normal(size=[4, 5, 3]))
+  f, q = interacting(logits[..., :2, :])
+  for k in (0, 1, 3):
+    estimator = tfp_rb.local_expectation(tfp_rb.REINFORCE(), num_summed=k)
+    atom_seed, _ = split_seed(SEED, 2)
+    atoms = estimator.sample_atoms(q, atom_seed)
+    np.testing.assert_allclose(
+      tf.reduce_sum(atoms.weights * f(atoms.values), axis=0),
+      tfp_rb.expectation(f, q, estimator, seed=SEED),
+    )
 
 
 def test_variables_of_f_see_the_mean_over_the_sites():
@@ -378,9 +531,10 @@ def test_f_is_called_chunk_by_chunk_forward_and_backward():
   with tf.GradientTape() as tape:
     q = tfd.Independent(tfd.Categorical(logits=logits), 1)
     value = tfp_rb.expectation(f, q, estimator, seed=SEED)
-  assert sizes == [4, 4, 4]
+  # 5 sites with 2 atoms, one of which is the joint value: 6 points.
+  assert sizes == [3, 3]
   tape.gradient(value, logits)
-  assert sizes == [4, 4, 4] * 2
+  assert sizes == [3, 3] * 2
 
 
 def test_chunks_of_an_f_without_parameters():
@@ -422,8 +576,9 @@ def test_memory_is_that_of_a_chunk():
   largest = largest_array(
     gradient, tf.zeros([num_rows, num_sites]), tf.zeros([num_sites, num_hidden])
   )
-  # Forward or backward: the activations at 3 atoms of each of 4 sites.
-  assert largest == 4 * 3 * num_rows * num_hidden
+  # Forward or backward: the activations at 10 of 49 points, since 4 sites have
+  # at most 12.
+  assert largest == 10 * num_rows * num_hidden
 
 
 @pytest.mark.parametrize(

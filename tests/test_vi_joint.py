@@ -760,7 +760,8 @@ def test_independent_parts_go_one_by_one_if_one_has_sites(name):
       seed=SEED,
     )
   gradients = tape.gradient(actual, [logits, bits, c])
-  assert seen == [2 + 1, 2 * 2]  # the label, then the sites of `bits`
+  # The joint value, two other labels, and the other symbol of each bit.
+  assert seen == [1 + 2 + 2]
   assert all(np.all(np.isfinite(g)) for g in gradients)
   if name == 'kl_forward':
     return

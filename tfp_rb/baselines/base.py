@@ -59,10 +59,10 @@ class Baseline(Configurable, metaclass=abc.ABCMeta):
     return True
 
   @property
-  def is_known_before(self) -> bool:
-    """Whether the level is known before the atoms are drawn.
+  def is_independent_of_atoms(self) -> bool:
+    """Whether the level depends on neither the atoms nor `f` at the atoms.
 
-    The level then depends on neither the atoms nor `f` at the atoms.
+    It may depend on `f` at the further draws.
     """
     return False
 

@@ -60,7 +60,7 @@ class Constant(Baseline):
     self.level = level
 
   why_not_pooled = None
-  is_known_before = True
+  is_independent_of_atoms = True
 
   def evaluate(
     self,

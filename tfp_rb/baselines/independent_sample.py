@@ -41,6 +41,8 @@ class IndependentSample(Baseline):
     super().__init__(name=name)
     self.shared = bool(shared)
 
+  is_independent_of_atoms = True
+
   @property
   def treats_draws_alike(self) -> bool:
     # Separate noise at each summed atom stays, however many atoms are drawn.

@@ -49,7 +49,7 @@ class Learned(Baseline):
     )
 
   why_not_pooled = None
-  is_known_before = True
+  is_independent_of_atoms = True
 
   def evaluate(
     self,

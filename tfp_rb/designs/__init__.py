@@ -28,7 +28,14 @@ from tfp_rb.designs.pooled import (
   sum_by_row,
 )
 from tfp_rb.designs.samplers import IID, Sampler, check_sampler
-from tfp_rb.designs.sites import SiteAtoms, SiteIntegrand, Sites, site_atoms
+from tfp_rb.designs.site_integrand import SiteIntegrand, known_integrands
+from tfp_rb.designs.sites import (
+  JointFirst,
+  SiteAtoms,
+  Sites,
+  every_site_atom,
+  shared_atoms,
+)
 from tfp_rb.designs.top_k import given, top_k
 
 __all__ = [
@@ -36,6 +43,7 @@ __all__ = [
   'CheckedIntegrand',
   'Evaluation',
   'IID',
+  'JointFirst',
   'Pool',
   'PooledIntegrand',
   'Sampler',
@@ -47,10 +55,12 @@ __all__ = [
   'check_sampler',
   'draw',
   'evaluate',
+  'every_site_atom',
   'everything',
   'given',
   'include',
   'is_draw',
+  'known_integrands',
   'make_atoms',
   'most_candidates',
   'needs_rows',
@@ -58,7 +68,7 @@ __all__ = [
   'outcomes',
   'pool_scope',
   'serve_rows',
-  'site_atoms',
+  'shared_atoms',
   'sum_by_row',
   'top_k',
   'whole_of',

@@ -6,12 +6,20 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_rb.designs.atoms import Atoms
-from tfp_rb.designs.integrand import Evaluation, evaluate
-from tfp_rb.internal import dtypes, gradients
-from tfp_rb.internal.types import Integrand
-from tfp_rb.partitions import SiteGroup
+from tfp_rb.designs.samplers import IID, Draws, Sampler
+from tfp_rb.internal import dtypes, shapes
+from tfp_rb.internal.types import Distribution, StatelessSeed
+from tfp_rb.partitions import Partition, SiteGroup
 
-__all__ = ['SiteAtoms', 'SiteIntegrand', 'Sites', 'site_atoms']
+__all__ = [
+  'JointFirst',
+  'SiteAtoms',
+  'Sites',
+  'every_site_atom',
+  'reshape_first',
+  'shared_atoms',
+  'with_joint',
+]
 
 
 class SiteAtoms(NamedTuple):
@@ -19,14 +27,18 @@ class SiteAtoms(NamedTuple):
 
   Attributes:
     values: `Tensor` of shape `[m] + batch_shape + event_shape`, the points at
-      which `f` is evaluated. The groups follow each other; in a group of `S`
-      sites, atom `i` of site `s` has index `i S + s`.
+      which `f` is evaluated. If the joint value is shared, it comes first. The
+      groups follow each other; in a group of `S` sites, value `i` of site `s`
+      has index `i S + s`.
     weights: `Tensor` of shape `[m] + batch_shape`. The value of an estimate is
       the mean over all sites.
     joint: `Tensor` of shape `[1] + batch_shape + event_shape`, the joint value.
     groups: List of `Sites`.
     of_groups: List of `Atoms`, one for each group, with the batch
       `batch_shape + [S]`.
+    shared: List of `int32` `Tensor`s of shape `[1] + batch_shape + [S]`, one
+      for each group: which atom of a site is the joint value. It is not among
+      the `values` of the site. `None` if every site has all its atoms there.
   """
 
   values: tf.Tensor
@@ -34,17 +46,23 @@ class SiteAtoms(NamedTuple):
   joint: tf.Tensor
   groups: list['Sites']
   of_groups: list[Atoms]
+  shared: list[tf.Tensor] | None = None
 
   @property
   def num_sites(self) -> int:
     """The number of sites in all groups."""
     return sum(sites.size for sites in self.groups)
 
+  @property
+  def num_at_site(self) -> int:
+    """The largest number of atoms of a site."""
+    return max(a.values.shape[0] for a in self.of_groups)
 
-def site_atoms(
+
+def every_site_atom(
   joint: tf.Tensor, groups: list['Sites'], of_groups: list[Atoms]
 ) -> SiteAtoms:
-  """Returns the `SiteAtoms` of a joint value and atoms of its sites.
+  """Returns the `SiteAtoms` in which every site has all its atoms.
 
   Args:
     joint: `Tensor` of shape `[1] + batch_shape + event_shape`.
@@ -55,24 +73,156 @@ def site_atoms(
     atoms: `SiteAtoms`.
   """
   pairs = list(zip(groups, of_groups, strict=True))
+  values = [sites.points(joint, a.values) for sites, a in pairs]
+  weights = [sites.flatten(sites.first(a.weights)) for sites, a in pairs]
+  return _site_atoms(values, weights, joint, groups, of_groups)
+
+
+def shared_atoms(
+  joint: tf.Tensor, groups: list['Sites'], of_groups: list[Atoms]
+) -> SiteAtoms:
+  """Returns the `SiteAtoms` in which all sites share the joint value.
+
+  One atom of each site is the symbol that the site has in the joint value.
+  There the atom is the joint value itself, so `f` is evaluated once for all.
+
+  Args:
+    joint: `Tensor` of shape `[1] + batch_shape + event_shape`.
+    groups: List of `Sites`.
+    of_groups: List of `Atoms` of these sites, drawn with `JointFirst`.
+
+  Returns:
+    atoms: `SiteAtoms`.
+  """
+  values, weights, shared = [joint], [], []
+  of_joint = []
+  for sites, atoms in zip(groups, of_groups, strict=True):
+    index = sites.index_of(joint, atoms.values)
+    shared.append(index)
+    values.append(sites.points(joint, _without(atoms.values, index)))
+    others = _without(atoms.weights, index)
+    weights.append(sites.flatten(sites.first(others)))
+    is_shared = tf.equal(_counter(atoms.weights.shape[0], index), index)
+    own = tf.where(is_shared, atoms.weights, tf.zeros_like(atoms.weights))
+    of_joint.append(tf.reduce_sum(own, axis=[0, -1]))
+  dtype = dtypes.widest(of_joint)
+  total = tf.add_n([tf.cast(w, dtype) for w in of_joint])
+  weights = [total[tf.newaxis], *weights]
+  return _site_atoms(values, weights, joint, groups, of_groups, shared)
+
+
+def _site_atoms(
+  values: list[tf.Tensor],
+  weights: list[tf.Tensor],
+  joint: tf.Tensor,
+  groups: list['Sites'],
+  of_groups: list[Atoms],
+  shared: list[tf.Tensor] | None = None,
+) -> SiteAtoms:
+  dtype = dtypes.widest(weights)
+  total = tf.concat([tf.cast(w, dtype) for w in weights], axis=0)
   num_sites = sum(sites.size for sites in groups)
-  values = [
-    sites.flatten(sites.substitute(joint, a.values)) for sites, a in pairs
-  ]
-  of_sites = [sites.flatten(sites.first(a.weights)) for sites, a in pairs]
-  dtype = dtypes.widest(of_sites)
-  weights = tf.concat([tf.cast(w, dtype) for w in of_sites], axis=0)
   return SiteAtoms(
     values=tf.concat(values, axis=0),
-    # The weights of each site sum to 1, and those of all atoms as well.
-    weights=weights / tf.cast(num_sites, dtype),
+    # The weights of each site sum to 1, and those of all points as well.
+    weights=total / tf.cast(num_sites, dtype),
     joint=joint,
     groups=groups,
     of_groups=of_groups,
+    shared=shared,
   )
 
 
-def _reshape_first(x: tf.Tensor, num_dims: int, shape: list[int]) -> tf.Tensor:
+class JointFirst(Sampler):
+  """Draws from the rest of each site; the joint value is the first draw.
+
+  Given that the symbol of the joint value is not summed, it is a draw from the
+  rest, independent of the other sites. So it serves as the first draw there,
+  and `f` is evaluated at the joint value anyway. Elsewhere, it is one of the
+  summed symbols, and the first draw is a new one.
+  """
+
+  def __init__(self, own: tf.Tensor, name: str | None = None) -> None:
+    """Stores the symbols.
+
+    Args:
+      own: `Tensor` of shape `[1] + batch_shape + [S] + event_shape_of_site`,
+        the symbols of the joint value.
+      name: Python `str`, name of the `tf.Module`.
+    """
+    super().__init__(name=name)
+    self.own = own
+
+  def draw(
+    self,
+    distribution: Distribution,
+    partition: Partition,
+    num_draws: int,
+    seed: StatelessSeed,
+  ) -> Draws:
+    draws = IID().draw(distribution, partition, num_draws, seed)
+    batch_rank = draws.shares.shape.rank
+    is_listed = _is_same(partition.values, self.own, batch_rank)
+    # A listed value without weight is arbitrary, and not summed.
+    is_listed &= partition.log_weights > -np.inf
+    is_summed = tf.reduce_any(is_listed, axis=0, keepdims=True)
+    first = tf.where(
+      shapes.with_event_rank(is_summed, self.own),
+      draws.values[:1],
+      self.own,
+    )
+    values = tf.concat([first, draws.values[1:]], axis=0)
+    return draws._replace(values=values)
+
+
+def _is_same(x: tf.Tensor, y: tf.Tensor, batch_rank: int) -> tf.Tensor:
+  """Compares whole events; returns Booleans of `batch_rank` dimensions."""
+  same = tf.equal(x, y)
+  return tf.reduce_all(same, axis=list(range(batch_rank, same.shape.rank)))
+
+
+def _counter(size: int, like: tf.Tensor) -> tf.Tensor:
+  """Returns `0, ..., size - 1` along the first axis, of the rank of `like`."""
+  return tf.reshape(tf.range(size), [size] + [1] * (like.shape.rank - 1))
+
+
+def _without(x: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
+  """Leaves out entry `index` of the first axis.
+
+  Args:
+    x: `Tensor` of shape `[n] + batch_shape + [S] + ...`.
+    index: `int32` `Tensor` of shape `[1] + batch_shape + [S]`.
+
+  Returns:
+    others: `Tensor` of shape `[n - 1] + batch_shape + [S] + ...`.
+  """
+  is_before = _counter(x.shape[0] - 1, index) < index
+  return tf.where(shapes.with_event_rank(is_before, x), x[:-1], x[1:])
+
+
+def with_joint(
+  others: tf.Tensor, joint: tf.Tensor, index: tf.Tensor
+) -> tf.Tensor:
+  """Inverts `_without`: inserts a result at entry `index`.
+
+  Args:
+    others: `Tensor` of shape `[n - 1] + batch_shape + [S]`.
+    joint: `Tensor` of shape `[1] + batch_shape + [1]`.
+    index: `int32` `Tensor` of shape `[1] + batch_shape + [S]`.
+
+  Returns:
+    x: `Tensor` of shape `[n] + batch_shape + [S]`.
+  """
+  joint = tf.broadcast_to(joint, tf.shape(index))
+  entry = _counter(others.shape[0] + 1, index)
+  return tf.where(
+    entry < index,
+    tf.concat([others, joint], axis=0),
+    tf.where(tf.equal(entry, index), joint, tf.concat([joint, others], axis=0)),
+  )
+
+
+def reshape_first(x: tf.Tensor, num_dims: int, shape: list[int]) -> tf.Tensor:
   """Reshapes the first `num_dims` dimensions; the others may be dynamic."""
   result = tf.reshape(x, tf.concat([shape, tf.shape(x)[num_dims:]], axis=0))
   # `tf.reshape` with a dynamic shape forgets the sizes that are known.
@@ -88,18 +238,77 @@ class Sites:
   Attributes:
     partition: The whole `Partition` of the sites.
     size: Python `int`, `S`.
+    are_dependent: Python `bool`, whether the law of a site depends on the
+      values of others.
   """
 
-  def __init__(self, group: SiteGroup) -> None:
+  def __init__(self, group: SiteGroup, are_dependent: bool = False) -> None:
     """Stores the group.
 
     Args:
       group: A `SiteGroup`.
+      are_dependent: Python `bool`.
     """
     self._group = group
+    self.are_dependent = are_dependent
     self.partition = group.partition
     self.size: int = group.partition.batch_shape[-1]
     self._batch_rank = len(group.partition.batch_shape) - 1
+
+  def extract(self, joint: tf.Tensor) -> tf.Tensor:
+    """Returns the values of the sites in joint values."""
+    return self._group.extract(joint)
+
+  def index_of(self, joint: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+    """Returns which value of each site the joint value has there.
+
+    Args:
+      joint: `Tensor` of shape `[1] + batch_shape + event_shape`.
+      values: `Tensor` of shape `[n] + batch_shape + [S] +
+        event_shape_of_site`, one of which equals the joint value.
+
+    Returns:
+      index: `int32` `Tensor` of shape `[1] + batch_shape + [S]`.
+    """
+    own = tf.cast(self.extract(joint), values.dtype)
+    same = _is_same(values, own, 2 + self._batch_rank)  # [n] + batch + [S]
+    last = values.shape[0] - 1
+    entry = _counter(last + 1, same)
+    # A minimum, because an argmax is several times slower under XLA on a CPU.
+    return tf.reduce_min(tf.where(same, entry, last), axis=0, keepdims=True)
+
+  def points(self, joint: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+    """Returns `substitute(joint, x)` as `[n S] + batch_shape + event_shape`."""
+    return self.flatten(self.substitute(joint, x))
+
+  def points_of_extra(self, joint: tf.Tensor, extra: tf.Tensor) -> tf.Tensor:
+    """Returns the points of the draws of a baseline.
+
+    Sites that depend on each other get joint draws. Others change one site of
+    the joint value at a time, so that `f` there resembles `f` at the atoms.
+
+    Args:
+      joint: `Tensor` of shape `[1] + batch_shape + event_shape`.
+      extra: `Tensor` of shape `[e] + batch_shape + [S] + event_shape_of_site`.
+
+    Returns:
+      points: `Tensor` of shape `[e] + batch_shape + event_shape`, or
+        `[e S] + batch_shape + event_shape`.
+    """
+    if self.are_dependent:
+      return self._group.insert(joint, extra)
+    return self.points(joint, extra)
+
+  @property
+  def num_points_of_extra(self) -> int:
+    """The number of points of each draw of a baseline."""
+    return 1 if self.are_dependent else self.size
+
+  def results_of_extra(self, x: tf.Tensor) -> tf.Tensor:
+    """Arranges `f` at these points as `[e] + batch_shape + [S]`."""
+    if not self.are_dependent:
+      return self.last(self.unflatten(x))
+    return tf.repeat(x[..., tf.newaxis], self.size, axis=-1)
 
   def substitute(self, joint: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
     """Replaces one site of the joint value at a time.
@@ -124,41 +333,11 @@ class Sites:
 
   def flatten(self, x: tf.Tensor) -> tf.Tensor:
     """Reshapes `[n, S] + ...` to `[n S] + ...`."""
-    return _reshape_first(x, 2, [x.shape[0] * self.size])
+    return reshape_first(x, 2, [x.shape[0] * self.size])
 
   def unflatten(self, x: tf.Tensor) -> tf.Tensor:
     """Reshapes `[n S] + ...` to `[n, S] + ...`."""
-    return _reshape_first(x, 1, [x.shape[0] // self.size, self.size])
-
-  def to_chunks(self, x: tf.Tensor, most_sites: int) -> tf.Tensor:
-    """Splits `[n, S] + ...` into `N` chunks of `c` sites, `[N, n c] + ...`.
-
-    The chunks have equal size, as a loop requires. The last chunk repeats the
-    last site if necessary.
-
-    Args:
-      x: `Tensor`.
-      most_sites: Python `int`, the maximal number of sites per chunk.
-
-    Returns:
-      chunks: `Tensor`.
-    """
-    num_chunks = -(-self.size // most_sites)  # rounded up
-    # Chunks as even as possible repeat the fewest sites.
-    num_sites = -(-self.size // num_chunks)
-    num_missing = num_chunks * num_sites - self.size
-    x = tf.concat([x] + [x[:, -1:]] * num_missing, axis=1)
-    x = _reshape_first(x, 2, [x.shape[0], num_chunks, num_sites])
-    x = tf.transpose(x, [1, 0, *range(2, x.shape.rank)])  # [N, n, c] + ...
-    return _reshape_first(x, 3, [num_chunks, x.shape[1] * num_sites])
-
-  def from_chunks(self, x: tf.Tensor, num_atoms: int) -> tf.Tensor:
-    """Inverts `to_chunks`: `[N, n c] + ...` to `[n, S] + ...`."""
-    num_sites = x.shape[1] // num_atoms
-    x = _reshape_first(x, 2, [x.shape[0], num_atoms, num_sites])
-    x = tf.transpose(x, [1, 0, *range(2, x.shape.rank)])  # [n, N, c] + ...
-    x = _reshape_first(x, 3, [num_atoms, x.shape[1] * num_sites])
-    return x[:, : self.size]  # without the repeated sites
+    return reshape_first(x, 1, [x.shape[0] // self.size, self.size])
 
   def first(self, x: tf.Tensor) -> tf.Tensor:
     """Transposes `[n] + batch_shape + [S]` to `[n, S] + batch_shape`."""
@@ -169,62 +348,3 @@ class Sites:
     """Transposes `[n, S] + batch_shape + ...` to `[n] + batch_shape + [S]`."""
     end = 2 + self._batch_rank
     return tf.transpose(x, [0, *range(2, end), 1, *range(end, x.shape.rank)])
-
-
-class SiteIntegrand:
-  """Calls `f` as a function of one site, with the others at a joint value.
-
-  Takes `[n] + batch_shape + [S] + event_shape_of_site` and returns
-  `[n] + batch_shape + [S]`.
-  """
-
-  def __init__(
-    self,
-    f: Integrand,
-    sites: Sites,
-    atoms: SiteAtoms,
-    sites_per_call: int | None,
-  ) -> None:
-    """Stores the integrand and the joint value.
-
-    Args:
-      f: Callable of joint atoms.
-      sites: `Sites`.
-      atoms: `SiteAtoms`, which hold the joint value and the number of sites.
-      sites_per_call: Python `int`, or `None` for all sites in one call.
-    """
-    self.name = getattr(f, 'name', 'f')
-    self._f = f
-    self._sites = sites
-    self._joint = atoms.joint
-    self._num_sites = float(atoms.num_sites)
-    self._sites_per_call = sites_per_call or sites.size
-
-  def __call__(self, x: tf.Tensor) -> tf.Tensor:
-    return self._apply(self._f, x)
-
-  def evaluate(self, x: tf.Tensor) -> Evaluation:
-    """Returns the `Evaluation` at values of the sites."""
-
-    # One Tensor, because a loop over chunks stacks a single result.
-    def stacked(values: tf.Tensor) -> tf.Tensor:
-      return tf.stack(evaluate(self._f, values), axis=-1)
-
-    value, signal = tf.unstack(self._apply(stacked, x), axis=-1)
-    return Evaluation(value, signal)
-
-  def _apply(self, f: Integrand, x: tf.Tensor) -> tf.Tensor:
-    sites = self._sites
-    # The estimates of the sites are added up. Each site contributes its full
-    # gradient w.r.t. its atoms, but only its share of the gradient w.r.t. the
-    # variables of `f`, which all sites have in common.
-    x = gradients.scale_gradient(x, self._num_sites)
-    values = sites.substitute(self._joint, x)  # [n, S] + batch + event
-    if self._sites_per_call >= sites.size:
-      result = sites.unflatten(f(sites.flatten(values)))
-    else:
-      chunks = sites.to_chunks(values, self._sites_per_call)
-      result = gradients.call_one_by_one(f, chunks)
-      result = sites.from_chunks(result, x.shape[0])
-    result = gradients.scale_gradient(result, 1.0 / self._num_sites)
-    return sites.last(result)  # [n] + batch_shape + [S]

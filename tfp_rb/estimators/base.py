@@ -165,11 +165,22 @@ class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
     return f'`{type(self).__name__}` chooses its own atoms.'
 
   @property
+  def evaluates_only_atoms(self) -> bool:
+    """Whether `f` may be evaluated before `evaluate` is called.
+
+    Then `evaluate` calls `f` once, at `atoms.values` followed by `atoms.extra`,
+    and does not differentiate it w.r.t. them. `local_expectation` then
+    evaluates `f` once at the value that all sites share.
+    """
+    return False
+
+  @property
   def serves_dependent_sites(self) -> bool:
     """Whether `local_expectation` may apply it to sites that depend on others.
 
     Given the sites after it, the score of a site does not have mean 0. So what
-    is subtracted from `f` must not depend on the atoms.
+    is subtracted from `f` must not depend on the atoms. It may depend on
+    `atoms.extra`, which are joint draws there.
     """
     return False
 

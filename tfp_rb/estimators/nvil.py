@@ -120,6 +120,16 @@ class NVIL(GradientEstimator):
   why_not_pooled = None
 
   @property
+  def evaluates_only_atoms(self) -> bool:
+    # A subclass may evaluate `f` elsewhere.
+    return type(self).evaluate is NVIL.evaluate
+
+  @property
+  def serves_dependent_sites(self) -> bool:
+    # The network sees the inputs, and the averages those of earlier steps.
+    return self.evaluates_only_atoms
+
+  @property
   def keeps_averages(self) -> bool:
     return self.center or self.normalize
 

@@ -88,8 +88,13 @@ class REINFORCE(GradientEstimator):
     return ['baseline', 'num_samples']
 
   @property
+  def evaluates_only_atoms(self) -> bool:
+    # A subclass may evaluate `f` elsewhere.
+    return type(self).evaluate is REINFORCE.evaluate
+
+  @property
   def serves_dependent_sites(self) -> bool:
-    return self.baseline.is_known_before
+    return self.evaluates_only_atoms and self.baseline.is_independent_of_atoms
 
   @property
   def why_not_pooled(self) -> str | None:

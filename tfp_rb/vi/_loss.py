@@ -115,10 +115,10 @@ def monte_carlo_variational_loss(
       three joint draws for more. (With `sample_size`, it sums the best value
       and draws that many others.) For a part with several sites it goes site by
       site: it sums all symbols of each site if there are at most 16, otherwise
-      8 of them, and it draws two others. At equal evaluations its variance is
-      29 to 93 times lower than that of joint draws where the sites interact
-      weakly, and 0.5 to 2.7 times lower where they interact strongly
-      (`examples/benchmarks/many_sites.py`).
+      8 of them, and it draws two others. This costs many evaluations of the
+      target, and pays where the sites interact weakly: see
+      `tfp_rb.local_expectation`. Otherwise pass a
+      `REINFORCE(baselines.LeaveOneOut(), num_samples=n)`.
     stopped_surrogate_posterior: A copy of `surrogate_posterior` with stopped
       gradients to its parameters. If given, it computes the log-density of the
       continuous parts (sticking the landing, [2]). Supported for
