@@ -112,6 +112,7 @@ SHORT = {
   'examples/benchmarks/moving.py': ['--smoke'],
   'examples/benchmarks/partition.py': ['--smoke'],
   'examples/benchmarks/semisupervised.py': ['--smoke'],
+  'examples/benchmarks/site_interaction.py': ['--smoke'],
   'examples/benchmarks/vi_defaults.py': ['--problems=1', '--draws=4'],
 }
 

@@ -10,22 +10,21 @@
 
 The sites are concentrated (the best symbol has a mass of 0.9), medium (0.5) or
 flat (logits of scale 0.2). For each: the variance of the gradient, summed over
-the 200 logits, of estimators with 60 evaluations of `f`, and of some with 200,
+the 200 logits, of estimators with 41 evaluations of `f`, and of some with 181,
 with a 95 % interval (normal theory, `--draws` gradients), and over that of the
 joint leave-one-out estimator with as many evaluations.
 
-With a cost that is a sum over the sites the joint estimator sees the variance
-of all `S` terms, but over `S (k + M)` draws; the local one that of one term,
-over `M` draws. At equal evaluations `S` cancels, and with one summed symbol and
-two draws for a site (60 evaluations) the local estimator is no better than 60
-joint draws: 0.2 to 1.3 times as good. With all symbols of a site summed (200)
-all that is left is the noise of the other sites: a variance 29 to 93 times
-lower than with 200 joint draws where they interact weakly, 2.6 to 12 times for
-the maximum, but only 0.5 to 2.7 times where they interact strongly. In any case
-it draws a joint value once, not for each evaluation.
+With one summed symbol and two draws for a site (41 evaluations) the variance of
+the local estimator is 0.33 to 1.9 times lower than that of 41 joint draws. With
+all symbols summed (181) only the noise of the other sites is left: a variance
+32 to 105 times lower than with 181 joint draws where they interact weakly, 3.0
+to 14 times for the maximum, but 0.77 to 3.0 times where they interact strongly,
+and 0.58 to 1.8 times for the product. `examples/benchmarks/site_interaction.py`
+explains these figures.
 
 Then the time of a compiled step (variational loss and gradient) by the number
-of sites: `S` sites need `3 S` evaluations of a target that costs `O(S)` itself.
+of sites: `S` sites need `2 S + 1` evaluations of a target that costs `O(S)`
+itself.
 
   python examples/benchmarks/many_sites.py
 """
@@ -63,20 +62,20 @@ def leave_one_out(num_samples):
 
 # Name and evaluations of `f` to estimator.
 ESTIMATORS = {
-  (LEAVE_ONE_OUT, 60): lambda: leave_one_out(60),
-  ('joint, k = 1', 60): lambda: tfp_rb.rao_blackwellize(
-    leave_one_out(59), num_summed=1
+  (LEAVE_ONE_OUT, 41): lambda: leave_one_out(41),
+  ('joint, k = 1', 41): lambda: tfp_rb.rao_blackwellize(
+    leave_one_out(40), num_summed=1
   ),
-  ('joint, budget', 60): lambda: tfp_rb.rao_blackwellize(
-    leave_one_out(1), budget=60
+  ('joint, budget', 41): lambda: tfp_rb.rao_blackwellize(
+    leave_one_out(1), budget=41
   ),
-  (LOCAL, 60): lambda: tfp_rb.local_expectation(leave_one_out(2), num_summed=1),
-  ('local, k = 2', 60): lambda: tfp_rb.local_expectation(
+  (LOCAL, 41): lambda: tfp_rb.local_expectation(leave_one_out(2), num_summed=1),
+  ('local, k = 2', 41): lambda: tfp_rb.local_expectation(
     leave_one_out(1), num_summed=2
   ),
-  (LEAVE_ONE_OUT, 200): lambda: leave_one_out(200),
+  (LEAVE_ONE_OUT, 181): lambda: leave_one_out(181),
   # All symbols of a site are summed, and nothing is drawn at it.
-  (LOCAL_FULL, 200): lambda: tfp_rb.local_expectation(
+  (LOCAL_FULL, 181): lambda: tfp_rb.local_expectation(
     tfp_rb.REINFORCE(), num_summed=NUM_SYMBOLS
   ),
 }
@@ -218,9 +217,9 @@ def measure_times(sizes, repeats, num_calls, seed):
   rows = []
   cases = [(n, name) for n in sizes for name in (LOCAL, LEAVE_ONE_OUT)]
   for num_sites, name in tqdm.tqdm(cases, unit='time'):
-    calls = 3 * num_sites
+    calls = 2 * num_sites + 1
     estimator = (
-      ESTIMATORS[LOCAL, 60]() if name == LOCAL else leave_one_out(calls)
+      ESTIMATORS[LOCAL, 41]() if name == LOCAL else leave_one_out(calls)
     )
     times = [
       time_step(estimator, num_sites, num_calls, seed) for _ in range(repeats)
