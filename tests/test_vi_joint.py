@@ -664,7 +664,7 @@ def test_sites_of_an_auto_batched_joint_distribution():
     [tfd.Normal(0.0, 1.0), tfd.Categorical(logits=tf.zeros([7, 5]))]
   )
   assert loss_of(target, q).shape == []
-  assert seen[0].shape == [7 * 5, 7]
+  assert seen[0].shape == [7 * (5 - 1) + 1, 7]
 
 
 def test_a_continuous_part_for_a_whole_batch_of_sites():
