@@ -24,6 +24,7 @@ ORDER = [
   'baselines',
   'estimators',
   '_expectation',
+  '_comparisons',
   'testing',
   ('vi', 'diagnostics', 'datasets'),
   'models',

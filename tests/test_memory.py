@@ -4,6 +4,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from errors import raises
 from modes import largest_array
 import processes
 import tfp_rb
@@ -114,3 +115,12 @@ for num_sites, limit in ((12, 100), (16, 500)):
 def test_the_memory_of_exact_on_a_product_is_linear():
   # In a process of its own, since the peak of this one is past.
   processes.run(EXACT_ON_PRODUCTS)
+
+
+def test_exact_says_how_much_memory_it_would_require():
+  q = tfd.Independent(tfd.Bernoulli(logits=tf.zeros([100_000, 20])), 1)
+  f = lambda z: tf.reduce_sum(tf.cast(z, tf.float32), axis=-1)
+  # 2^20 values of 20 numbers, 3 numbers for each value, of 4 bytes.
+  with raises(ValueError, 'distribution') as caught:
+    tfp_rb.expectation(f, q, tfp_rb.Exact())
+  assert f'{2**20 * 100_000 * 23 * 4 / 1e9:.1f} GB' in str(caught.value)

@@ -9,6 +9,12 @@ import types
 import typing
 
 from tfp_rb import baselines, distributions, samplers, testing, vi
+from tfp_rb._comparisons import (
+  cross_entropy,
+  entropy,
+  kl_divergence,
+  log_prob_at,
+)
 from tfp_rb._expectation import expectation
 from tfp_rb.designs import Atoms
 from tfp_rb.estimators import (
@@ -49,9 +55,13 @@ __all__ = [
   'ReinMax',
   '__version__',
   'baselines',
+  'cross_entropy',
   'distributions',
+  'entropy',
   'expectation',
+  'kl_divergence',
   'local_expectation',
+  'log_prob_at',
   'partition',
   'pooled',
   'rao_blackwellize',

@@ -131,9 +131,9 @@ class CheckedIntegrand:
     """Returns `f(values)`, floating-point, of shape `[m] + batch_shape`."""
     # The name lets diagnostics find the calls of `f` in a graph.
     values = tf.identity(values, name=EVALUATION)
-    return self._check(self._f(values), values)
+    return self.check(self._f(values), values)
 
-  def _check(self, result: Any, values: tf.Tensor) -> tf.Tensor:
+  def check(self, result: Any, values: tf.Tensor) -> tf.Tensor:
     """Returns the result of `f` as a `Tensor`, or raises if it is wrong."""
     name = self.name
     # TensorFlow would stack a list, and a missing `return` gives None.

@@ -1,5 +1,7 @@
 """The exact gradient, by enumeration."""
 
+import os
+
 import tensorflow as tf
 
 from tfp_rb.designs import Atoms, Whole, evaluate, everything
@@ -53,6 +55,7 @@ class Exact(GradientEstimator):
         'ones and draw the rest: '
         '`tfp_rb.rao_blackwellize(tfp_rb.REINFORCE(), num_summed=k)`.'
       )
+    _check_memory(whole, num_values)
     return everything(whole, num_values)
 
   @property
@@ -73,3 +76,25 @@ class Exact(GradientEstimator):
     # `ratio - 1` is 0 and differentiates to grad log q: together with the
     # weights q(z) this is equation (2) of Liu et al. (2019).
     return Estimate(value, surrogate=value + signal * (ratio - 1.0))
+
+
+def _check_memory(whole: Whole, num_values: int) -> None:
+  """Raises if the atoms alone do not fit into the memory of the machine."""
+  values = whole.best(0).values  # [0] + batch_shape + event_shape
+  num_rows = whole.log_rest.shape.num_elements()
+  num_entries = values.shape[1:].num_elements()
+  if num_rows is None or num_entries is None or not hasattr(os, 'sysconf'):
+    return  # the size of the batch is not known while tracing
+  # The values, their weights, log-probabilities, and what `f` returns.
+  per_value = num_entries * values.dtype.size
+  per_value += 3 * num_rows * whole.log_rest.dtype.size
+  required = num_values * per_value
+  available = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
+  if required > available:
+    raise ValueError(
+      '`distribution` must have few enough values for `Exact` to hold all of '
+      f'them in memory; {num_values} values for {num_rows} rows require at '
+      f'least {required / 1e9:.1f} GB, and this machine has '
+      f'{available / 1e9:.1f} GB. Sum the most probable values and draw the '
+      'rest: `tfp_rb.rao_blackwellize(tfp_rb.REINFORCE(), num_summed=k)`.'
+    )

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import tensorflow as tf
 
-from tfp_rb.internal import random, shapes
+from tfp_rb.internal import dtypes, random, shapes
 from tfp_rb.internal.types import Integrand, StatelessSeed
 from tfp_rb.partitions.relaxation import Relaxation
 
@@ -206,6 +206,49 @@ class Partition:
   def _log_prob(self, values: tf.Tensor) -> tf.Tensor:
     log_prob = self._log_prob_fn or self.distribution.log_prob
     return log_prob(values)
+
+  def log_table(self) -> tuple[Any, tf.Tensor] | None:
+    """Returns the log-probabilities of all values, in an order that is known.
+
+    Returns:
+      table: A description of the values, equal for families that list the same
+        values in the same order, and the differentiable `log q`, of shape
+        `batch_shape + [K]`; or `None` if there is no table.
+    """
+    return None
+
+  def expect_log_probs(
+    self, other: 'Partition', scale: float, scale_of_other: float
+  ) -> tf.Tensor | None:
+    """Returns `E_q[scale log q(z) + scale_of_other log p(z)]` exactly.
+
+    Args:
+      other: The whole `Partition` of `p`, with a batch shape that broadcasts.
+      scale: Python `float`.
+      scale_of_other: Python `float`.
+
+    Returns:
+      expected: Differentiable `Tensor` of `batch_shape`, or `None` if no
+        formula for the two families is known.
+    """
+    table, table_of_other = self.log_table(), other.log_table()
+    if table is None or table_of_other is None or table[0] != table_of_other[0]:
+      return None
+    dtype = dtypes.widest([table[1], table_of_other[1]])
+    log_q, log_p = (tf.cast(x, dtype) for x in (table[1], table_of_other[1]))
+    # An impossible value counts as 0. Masking the logarithms, not their sum,
+    # keeps NaN out of the gradients.
+    is_possible = log_q > -np.inf
+    log_q, log_p = (
+      tf.where(is_possible, x, tf.zeros_like(x)) for x in (log_q, log_p)
+    )
+    terms = tf.zeros_like(log_q)
+    if scale:
+      terms += scale * log_q
+    if scale_of_other:
+      terms += scale_of_other * log_p
+    probs = tf.where(is_possible, tf.exp(log_q), tf.zeros_like(log_q))
+    return tf.reduce_sum(probs * terms, axis=-1)
 
   def score_norm(self, values: tf.Tensor) -> tf.Tensor:
     """Returns the squared norm of the score, up to a constant factor."""

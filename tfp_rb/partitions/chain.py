@@ -202,6 +202,21 @@ class Chain(Partition):
     u = tf.transpose(u[..., 1:], [2, 1, 0])
     return self._encode(recursions.draw_paths(self._log_factors, u, given))
 
+  def expect_log_probs(self, other, scale, scale_of_other):
+    if not isinstance(other, Chain) or (
+      (other._num_steps, other._num_states)
+      != (self._num_steps, self._num_states)
+    ):
+      return None
+    terms = tf.zeros([], self._log_factors.dtype)
+    for partition, factor in ((self, scale), (other, scale_of_other)):
+      if factor:
+        log_factors = tf.cast(partition._log_factors, terms.dtype)
+        terms += factor * recursions.unflatten(
+          log_factors, partition.batch_shape
+        )
+    return recursions.expected_along(self._log_factors, terms, self.batch_shape)
+
   def _log_prob(self, values):
     paths = self._decode(values)
     return self._unflatten(recursions.log_prob_of(self._log_factors, paths))

@@ -269,6 +269,13 @@ class Product(Partition):
   def _log_prob(self, values):
     return tf.reduce_sum(self._sites.log_prob(values), self._axes)
 
+  def expect_log_probs(self, other, scale, scale_of_other):
+    # A sum over the sites, if both are products of as many.
+    if not isinstance(other, Product) or other._site_shape != self._site_shape:
+      return None
+    expected = self._sites.expect_log_probs(other._sites, scale, scale_of_other)
+    return None if expected is None else tf.reduce_sum(expected, self._axes)
+
   def score_norm(self, values):
     return tf.reduce_sum(self._sites.score_norm(values), self._axes)
 

@@ -150,6 +150,9 @@ class Table(Partition):
 class IntegerTable(Table):
   """Partitions a law on the integers `0, ..., K - 1`."""
 
+  def log_table(self):
+    return ('integers', self.num_values), self.log_probs()
+
   def encode(self, index):
     return tf.cast(index, self.distribution.dtype)
 
@@ -181,6 +184,9 @@ class OneHotTable(Table):
 
   def __init__(self, q):
     super().__init__(q, logspace.categorical_logits(q))
+
+  def log_table(self):
+    return ('vectors', self.num_values), self.log_probs()
 
   def encode(self, index):
     dtype = self.distribution.dtype
@@ -238,6 +244,12 @@ class FiniteTable(Table):
   def __init__(self, q):
     self._outcomes = tf.convert_to_tensor(q.outcomes)
     super().__init__(q, logspace.categorical_logits(q))
+
+  def log_table(self):
+    outcomes = tf.get_static_value(self._outcomes)
+    if outcomes is None:
+      return None
+    return ('numbers', tuple(outcomes.tolist())), self.log_probs()
 
   def encode(self, index):
     return tf.gather(self._outcomes, index)

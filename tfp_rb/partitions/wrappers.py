@@ -85,6 +85,13 @@ class Wrapped(Partition):
   def score_norm(self, values):
     return self.outward(self._base.score_norm(self.inward_values(values)))
 
+  def log_table(self):
+    table = self._base.log_table()
+    if table is None:
+      return None
+    values, log_probs = table
+    return values, self.outward(log_probs[tf.newaxis], 1)[0]
+
   def mean(self):
     return self.outward_values(self._base.mean()[tf.newaxis])[0]
 
@@ -277,6 +284,9 @@ class Shifted(Wrapped):
   def mean(self):
     mean = self._base.mean()
     return mean + tf.cast(self._shift, mean.dtype)
+
+  def log_table(self):
+    return None  # The values depend on the shift.
 
   def relaxation(self):
     return None  # Relaxed estimators do not support shifts.
