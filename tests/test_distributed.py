@@ -70,6 +70,25 @@ def test_a_stopped_run_ends_with_the_same_weights(tmp_path):
     models.distributed_fit(make(units=5), DATA, directory=tmp_path, verbose=0)
 
 
+def test_a_run_ends_with_the_moving_averages_of_the_weights(tmp_path):
+  def make_averaged():
+    model = small_autoencoder.make(small_autoencoder.nvil())
+    optimizer = keras.optimizers.SGD(0.05, use_ema=True, ema_momentum=0.9)
+    model.compile(optimizer, jit_compile=False)
+    return model
+
+  settings = {'steps_per_epoch': 2, 'verbose': 0}
+  whole = make_averaged()
+  whole.fit(DATA.repeat(), epochs=3, shuffle=False, **settings)
+  for epochs in (1, 3, 3):  # stopped, resumed, started again when finished
+    model = make_averaged()
+    models.distributed_fit(
+      model, DATA, epochs=epochs, directory=tmp_path, **settings
+    )
+  for a, b in zip(whole.weights, model.weights, strict=True):
+    np.testing.assert_array_equal(a.numpy(), b.numpy())
+
+
 def test_a_damaged_checkpoint_is_refused(tmp_path):
   models.distributed_fit(make(), DATA, directory=tmp_path, verbose=0)
   (file,) = tmp_path.glob('*.data*')

@@ -165,6 +165,10 @@ def distributed_fit(
         checkpoints.save((epoch + 1) * batches.steps_per_epoch)
       if model.stop_training:
         break
+    if epochs > 0:
+      # As in `fit`: with `use_ema`, the averages replace the weights. The
+      # checkpoints hold both, so that a resumed run goes on from the weights.
+      model.optimizer.finalize_variable_values(model.trainable_variables)
     caller.on_train_end(logs)
   return model.history
 
