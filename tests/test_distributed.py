@@ -117,6 +117,21 @@ def test_a_stack_counts_as_its_batches():
     models.distributed_fit(other, stack, steps_per_epoch=3)
 
 
+def test_stacks_of_a_prepared_dataset_are_taken():
+  batches = DATA.repeat(2)
+  model, other = make(), make()
+  models.distributed_fit(model, batches, verbose=0)
+  stacks = models.prepare_dataset(batches, steps_per_call=2)
+  models.distributed_fit(other, stacks, verbose=0)
+  assert int(other.optimizer.iterations) == 4
+  for a, b in zip(model.get_weights(), other.get_weights(), strict=True):
+    np.testing.assert_allclose(a, b, rtol=1e-6)
+  with raises(ValueError, 'steps_per_call'):
+    models.distributed_fit(
+      other, models.prepare_dataset(batches, steps_per_call=3), verbose=0
+    )
+
+
 def test_a_function_gets_its_part_and_the_first_step(tmp_path):
   asked = []
 

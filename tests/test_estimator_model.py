@@ -404,8 +404,6 @@ def test_stacks_are_taken_apart_for_a_model_that_does_not_loop():
     model = make(kind=kind)
     model.compile(keras.optimizers.SGD(0.05), jit_compile=False)
     data = models.prepare_dataset(batches.repeat(), steps_per_call=size)
-    if size > 1:  # a static number of steps
-      data = data.map(lambda x: tf.ensure_shape(x, [2, 12, 5]))
     model.fit(data, steps_per_epoch=4 // size, verbose=0)
     assert int(model.optimizer.iterations) == 4
     states.append(state_of(model))
@@ -415,7 +413,7 @@ def test_stacks_are_taken_apart_for_a_model_that_does_not_loop():
 def test_stacks_of_unknown_size_cannot_be_counted():
   model = make(kind=StepByStep)
   model.compile(keras.optimizers.SGD(0.05), jit_compile=False)
-  batches = tf.data.Dataset.from_tensor_slices(np.stack([X, X])).repeat()
+  batches = tf.data.Dataset.from_tensor_slices(np.stack([X, X, X]))
   with raises(ValueError, 'steps_per_epoch'):
     model.fit(
       models.prepare_dataset(batches, steps_per_call=2),
@@ -430,6 +428,17 @@ def test_a_prepared_dataset_has_no_autotuner_and_keeps_all_batches():
   assert data.options().autotune.enabled is False
   assert [len(stack) for stack in data] == [2, 2, 1]
   assert len(models.prepare_dataset(batches)) == 5
+
+
+def test_stacks_have_a_static_size_where_all_are_full():
+  batches = tf.data.Dataset.from_tensor_slices(np.stack([X] * 4))
+  size_of = lambda data, number: models.prepare_dataset(
+    data, steps_per_call=number
+  ).element_spec.shape[0]
+  assert size_of(batches, 2) == 2
+  assert size_of(batches.repeat(), 3) == 3
+  assert size_of(batches, 3) is None
+  assert size_of(batches.filter(lambda x: True), 2) is None
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,8 @@ def _stack_size(data: tf.data.Dataset, batch_rank: int | None) -> int | None:
   if shape[0] is None:
     raise ValueError(
       '`data` must have stacks of a known number of batches; got the shape '
-      f'{shape}. Batch them with `drop_remainder=True`.'
+      f'{shape}. Choose a `steps_per_call` of `prepare_dataset` that divides '
+      'the number of batches, or stack them with `drop_remainder=True`.'
     )
   return shape[0]
 

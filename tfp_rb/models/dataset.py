@@ -28,7 +28,8 @@ def prepare_dataset(
     dataset: `tf.data.Dataset` of batches. To stack them, all must have the same
       size: use `batch(..., drop_remainder=True)`.
     steps_per_call: Python `int`, the number of batches in a stack. The last
-      stack holds the remaining ones.
+      stack holds the remaining ones. `distributed_fit` needs stacks of one
+      size: choose a number that divides the number of batches.
 
   Returns:
     dataset: `tf.data.Dataset`.
@@ -63,7 +64,12 @@ def prepare_dataset(
         f'of the shapes {", ".join(map(str, shapes))}. Use '
         '`batch(..., drop_remainder=True)`.'
       )
-    dataset = dataset.batch(steps_per_call)
+    length = int(dataset.cardinality())
+    # Stacks of a static size can be counted, and compile once.
+    is_even = length == tf.data.INFINITE_CARDINALITY or (
+      length > 0 and length % steps_per_call == 0
+    )
+    dataset = dataset.batch(steps_per_call, drop_remainder=is_even)
   options = tf.data.Options()
   options.autotune.enabled = False
   return dataset.prefetch(1).with_options(options)
