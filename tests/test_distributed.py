@@ -68,6 +68,12 @@ def test_a_stopped_run_ends_with_the_same_weights(tmp_path):
   assert [p.name for p in tmp_path.glob('*.index')] == ['ckpt-9.index']
   with raises(ValueError, 'directory'):
     models.distributed_fit(make(units=5), DATA, directory=tmp_path, verbose=0)
+  # The end of an epoch would not be where a resumed run looks for it.
+  with raises(ValueError, 'steps_per_epoch'):
+    models.distributed_fit(
+      make(small_autoencoder.nvil()), DATA, epochs=9, steps_per_epoch=2,
+      directory=tmp_path, verbose=0,
+    )  # fmt: skip
 
 
 def test_a_run_ends_with_the_moving_averages_of_the_weights(tmp_path):

@@ -118,6 +118,12 @@ class Batches:
         f'batches in a stack ({self.steps_per_element}); got '
         f'{steps_per_epoch}. It counts batches.'
       )
+    if first_step % steps_per_epoch:
+      raise ValueError(
+        '`steps_per_epoch` must divide the number of steps of the run that is '
+        f'continued ({first_step}); got {steps_per_epoch}. Pass the number of '
+        'that run, or another `directory` to start anew.'
+      )
     self.steps_per_epoch = steps_per_epoch
     if not is_function:
       # One pass after another, so that a resumed run finds its place, also

@@ -120,8 +120,8 @@ def distributed_fit(
   Raises:
     TypeError: `data` is neither a dataset nor a function that returns one.
     ValueError: The model is not compiled or was made outside of the scope, the
-      batches do not divide among the replicas, `data` ends, or `directory`
-      holds other checkpoints.
+      batches do not divide among the replicas, `data` ends, `directory` holds
+      other checkpoints, or `steps_per_epoch` does not divide their steps.
   """
   strategy = model.distribute_strategy
   _check_variables(model, strategy)
