@@ -34,7 +34,12 @@ class EstimatorModel(keras.Model):
     and temperature of `RELAX`, a `Learned` baseline) are trained and saved with
     the model.
   * Each step draws with its own seed, which follows from `seed` and the number
-    of steps so far. A run that is resumed ends as if it had not been stopped.
+    of steps so far. A run that is resumed ends as if it had not been stopped
+    if it reads the same batches. With `BackupAndRestore`, Keras starts the
+    dataset anew, so a `shuffle` that differs from epoch to epoch (its default)
+    repeats the order of the first epochs. `distributed_fit` with a `directory`
+    skips the batches that were read.
+  * `predict` and `export` use the method `call`, which you may define.
   * `get_config` returns the arguments of the subclass' constructor, so models
     are saved to and loaded from `.keras` files without further code. Register
     the subclass with Keras as in the example.
