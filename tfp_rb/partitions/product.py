@@ -269,6 +269,9 @@ class Product(Partition):
   def _log_prob(self, values):
     return tf.reduce_sum(self._sites.log_prob(values), self._axes)
 
+  def nearest(self, values):
+    return self._sites.nearest(values)
+
   def score_norm(self, values):
     return tf.reduce_sum(self._sites.score_norm(values), self._axes)
 

@@ -214,6 +214,9 @@ class Window(Partition, metaclass=abc.ABCMeta):
   def _log_prob(self, values):
     return tf.cast(self.log_mass(tf.cast(values, tf.float64)), self._dtype)
 
+  def nearest(self, values):
+    return tf.round(values)
+
   def score_norm(self, values):
     score = self.score(tf.cast(values, tf.float64))
     return tf.cast(score**2, self._dtype)
