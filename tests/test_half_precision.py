@@ -118,6 +118,17 @@ def test_dtype_that_cannot_hold_the_values_is_refused(name):
     tfp_rb.partition(tfd.Sample(TOO_NARROW[name](301), 2), 1)
 
 
+def test_bits_may_be_booleans():
+  q = tfd.Bernoulli(logits=tf.constant([0.3, -1.0]), dtype=tf.bool)
+  f = lambda z: 3.0 * tf.cast(z, tf.float32)
+  np.testing.assert_allclose(
+    tfp_rb.expectation(f, q, tfp_rb.Exact()),
+    3.0 * tf.sigmoid([0.3, -1.0]),
+    rtol=1e-6,
+  )
+  assert tfp_rb.partition(q, 1).values.dtype == tf.bool
+
+
 def _categorical(dtype, **settings):
   return tfd.Categorical(logits=[0.0, 1.0, 2.0], dtype=dtype, **settings)
 
