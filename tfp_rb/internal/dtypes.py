@@ -13,6 +13,7 @@ def at_least_float32(x):
 
 def largest_integer(dtype):
   """Returns the largest `n` such that a dtype holds all integers up to `n`."""
+  dtype = tf.as_dtype(dtype)  # A distribution keeps a NumPy dtype as given.
   if dtype.is_integer:
     return dtype.max
   if dtype.is_bool:
