@@ -192,17 +192,45 @@ def _sum_of_columns(z):
   return tf.reduce_sum(tf.cast(z, tf.float32), axis=-1, keepdims=True)
 
 
-def test_f_that_would_be_broadcast_is_refused_at_run_time():
+@pytest.mark.parametrize('jit_compile', [False, True], ids=['graph', 'xla'])
+def test_f_that_would_be_broadcast_is_refused_at_run_time(jit_compile):
   @tf.function(
-    input_signature=[tf.TensorSpec([None, 3], tf.float32)], autograph=False
+    input_signature=[tf.TensorSpec([None, 3], tf.float32)],
+    autograph=False,
+    jit_compile=jit_compile,
   )
   def function(logits):
     q = tfd.Categorical(logits=logits)
     return tfp_rb.expectation(_sum_of_columns, q, seed=[0, 1])
 
-  with raises(tf.errors.InvalidArgumentError, 'f'):
+  # XLA leaves out our assertion, and its own error does not name `f`.
+  with raises(tf.errors.InvalidArgumentError, 'shape' if jit_compile else 'f'):
     function(tf.zeros([4, 3]))
   function(tf.zeros([1, 3]))  # here it is right
+
+
+@pytest.mark.parametrize('jit_compile', [False, True], ids=['graph', 'xla'])
+@pytest.mark.parametrize(
+  'make',
+  [lambda level: tfp_rb.REINFORCE(baseline=level), tfp_rb.NVIL],
+  ids=['REINFORCE', 'NVIL'],
+)
+def test_level_larger_than_the_batch_is_refused_at_run_time(make, jit_compile):
+  level = tf.range(4.0)
+
+  @tf.function(
+    input_signature=[tf.TensorSpec([None, 3], tf.float32)],
+    autograph=False,
+    jit_compile=jit_compile,
+  )
+  def function(logits):
+    q = tfd.Categorical(logits=logits)
+    f = lambda z: tf.cast(z, tf.float32)
+    return tfp_rb.expectation(f, q, make(level), seed=[0, 1])
+
+  assert function(tf.zeros([4, 3])).shape == [4]
+  with pytest.raises(tf.errors.InvalidArgumentError):
+    function(tf.zeros([1, 3]))  # would enlarge the estimate of one row
 
 
 def test_f_of_unknown_rank_is_refused_at_run_time():

@@ -204,6 +204,18 @@ def _raise(error):
   return function
 
 
+def _late(error):
+  """Returns a scale that the constructor can read, but no later call."""
+  results = iter([1.0])
+
+  def scale():
+    for result in results:
+      return result
+    raise error
+
+  return scale
+
+
 def _evaluate(estimator, distribution=None):
   q = _one_hot() if distribution is None else distribution
   axes = list(range(-q.event_shape.rank, 0))
@@ -225,6 +237,8 @@ class _Failing(baselines.Baseline):
 OTHERS = {
   'control_variate': lambda e: tfp_rb.RELAX(_raise(e), temperature=0.5),
   'baseline of NVIL': lambda e: tfp_rb.NVIL(_raise(e)),
+  'temperature': lambda e: tfp_rb.ReinMax(lambda: _raise(e)()),
+  'scale': lambda e: tfp_rb.REBAR(0.5, scale=_late(e)),
   'Baseline': lambda e: tfp_rb.REINFORCE(_Failing(e)),
   'atoms': lambda e: tfp_rb.rao_blackwellize(
     tfp_rb.REINFORCE(), atoms=_raise(e)
@@ -246,8 +260,9 @@ def test_exception_of_another_function_arrives(name, kind):
 class Own(tfd.Distribution):
   """A coin of the user, of which parts raise."""
 
-  def __init__(self, of_log_prob=None, of_sample=None):
+  def __init__(self, of_log_prob=None, of_sample=None, of_mean=None):
     self._of_log_prob, self._of_sample = of_log_prob, of_sample
+    self._of_mean = of_mean
     super().__init__(
       dtype=tf.float64,
       reparameterization_type=tfd.NOT_REPARAMETERIZED,
@@ -271,6 +286,11 @@ class Own(tfd.Distribution):
       raise self._of_log_prob
     return tf.fill(tf.shape(value), np.log(0.5))
 
+  def _mean(self):
+    if self._of_mean is not None:
+      raise self._of_mean
+    return tf.zeros([], tf.float64)
+
 
 @pytest.mark.parametrize('kind', EXCEPTIONS)
 @pytest.mark.parametrize('part', ['of_log_prob', 'of_sample'])
@@ -278,6 +298,16 @@ def test_exception_of_a_distribution_arrives(part, kind):
   error = EXCEPTIONS[kind]()
   q = Own(**{part: error})
   assert_raised(error, lambda: _evaluate(tfp_rb.REINFORCE(), q))
+
+
+@pytest.mark.parametrize('kind', EXCEPTIONS)
+@pytest.mark.parametrize('wrap', ['alone', 'Independent'])
+def test_exception_of_a_mean_arrives(wrap, kind):
+  error = EXCEPTIONS[kind]()
+  q = Own(of_mean=error)
+  if wrap == 'Independent':
+    q = tfd.Independent(q, 0)
+  assert_raised(error, lambda: _evaluate(tfp_rb.MuProp(), q))
 
 
 def _partition(q, num_summed):

@@ -282,6 +282,61 @@ def poisson_probs(rate, size):
   )
 
 
+_UNEVEN = np.array([0.5, 0.3, 0.15, 0.05])
+
+
+def _uneven(dtype, kind=tfd.FiniteDiscrete):
+  probs = tf.constant(_UNEVEN, dtype)
+  if kind is tfd.Categorical:
+    return tfd.Categorical(probs=probs, dtype=dtype)
+  outcomes = tf.constant([0.0, 0.1, 2.0, 3.7], dtype)
+  return tfd.FiniteDiscrete(outcomes, probs=probs)
+
+
+SHIFTED = {
+  'FiniteDiscrete': lambda s: tfb.Shift(s)(_uneven(s.dtype)),
+  'Categorical': lambda s: tfb.Shift(s)(_uneven(s.dtype, tfd.Categorical)),
+  # The shift has a batch that the base lacks.
+  'wider': lambda s: tfb.Shift(s * np.array([1, 2], s.dtype))(_uneven(s.dtype)),
+  'product': lambda s: tfb.Shift(s)(tfd.Sample(_uneven(s.dtype), 2)),
+  'counts': lambda s: tfb.Shift(s)(
+    tfd.Independent(tfd.Poisson(tf.constant([1.0, 1.5], s.dtype)), 1)
+  ),
+}
+
+
+@pytest.mark.parametrize('dtype', [np.float32, np.float64])
+@pytest.mark.parametrize('shift', [0.7, 1000.3])
+@pytest.mark.parametrize('name', SHIFTED)
+def test_shifted_values_are_found_despite_rounding(name, shift, dtype):
+  # `(z + shift) - shift` need not be `z`.
+  q = SHIFTED[name](dtype(shift))
+  best = find_partition(q, 4)
+  part = exclude(q, find_partition(q, 0), best.values[1:])
+  np.testing.assert_array_equal(part.values, best.values[1:])
+  np.testing.assert_allclose(part.weights, best.weights[1:], rtol=1e-4)
+  np.testing.assert_allclose(
+    part.rest_weight, 1.0 - tf.reduce_sum(part.weights, axis=0), rtol=1e-4
+  )
+
+
+def test_values_that_a_shift_rounds_are_no_error():
+  q = tfb.Shift(0.7)(_uneven(tf.float32))
+  checked = tfd.TransformedDistribution(
+    q.distribution, q.bijector, validate_args=True
+  )
+  np.testing.assert_array_equal(
+    find_partition(checked, 4).values, find_partition(q, 4).values
+  )
+
+
+def test_a_value_between_those_of_a_shifted_distribution_is_impossible():
+  q = tfb.Shift(0.7)(_uneven(tf.float32))
+  part = exclude(q, find_partition(q, 0), tf.constant([0.75, 0.7]))
+  np.testing.assert_allclose(part.weights, [0.0, 0.5], rtol=1e-6)
+  np.testing.assert_allclose(part.rest_weight, 0.5, rtol=1e-6)
+
+
 # Products.
 
 

@@ -118,6 +118,27 @@ def test_dtype_that_cannot_hold_the_values_is_refused(name):
     tfp_rb.partition(tfd.Sample(TOO_NARROW[name](301), 2), 1)
 
 
+@pytest.mark.parametrize('dtype', [np.uint8, np.float64])
+@pytest.mark.parametrize('kind', ['Categorical', 'OneHotCategorical', 'Zipf'])
+def test_dtype_may_be_that_of_numpy(kind, dtype):
+  parameter = {'power': 2.5} if kind == 'Zipf' else {'logits': [0.0, 2.0, 1.0]}
+  q = getattr(tfd, kind)(**parameter, dtype=dtype)
+  part = tfp_rb.partition(q, 2)
+  draws = part.sample_rest(3, tf.constant([0, 1]))
+  assert part.values.dtype == draws.dtype == tf.as_dtype(dtype)
+
+
+def test_bits_may_be_booleans():
+  q = tfd.Bernoulli(logits=tf.constant([0.3, -1.0]), dtype=tf.bool)
+  f = lambda z: 3.0 * tf.cast(z, tf.float32)
+  np.testing.assert_allclose(
+    tfp_rb.expectation(f, q, tfp_rb.Exact()),
+    3.0 * tf.sigmoid([0.3, -1.0]),
+    rtol=1e-6,
+  )
+  assert tfp_rb.partition(q, 1).values.dtype == tf.bool
+
+
 def _categorical(dtype, **settings):
   return tfd.Categorical(logits=[0.0, 1.0, 2.0], dtype=dtype, **settings)
 

@@ -471,6 +471,44 @@ def test_learned_offsets_are_regressed_on_what_is_included():
   np.testing.assert_allclose(tape.gradient(loss, offset), expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize('shape', [[], [1], [3], [2, 1], [2, 3], [2, 3, 1]])
+def test_a_level_of_each_row_is_broadcast_to_the_batch(shape):
+  level = tf.reshape(tf.range(2.0, 2.0 + np.prod(shape, dtype=int)), shape)
+  full = level[..., 0] if len(shape) == 3 else level
+  full = tf.broadcast_to(full, [2, 3])
+  logits = np.random.default_rng(5).normal(size=[2, 3, 4])
+  q = tfd.Categorical(logits=logits)
+  f = lambda z, rows: tf.cast(z, tf.float64)
+
+  def surrogate(level):
+    with tf.GradientTape() as tape:
+      tape.watch(logits := tf.constant(q.logits))
+      value = tfp_rb.expectation(
+        f,
+        tfd.Categorical(logits=logits),
+        tfp_rb.pooled(tfp_rb.REINFORCE(baseline=level), budget=10),
+        seed=SEED,
+      )
+    return tape.gradient(value, logits)
+
+  np.testing.assert_array_equal(surrogate(level), surrogate(full))
+
+
+@pytest.mark.parametrize('shape', [[4], [9], [1, 3], [3, 1, 1]], ids=str)
+@pytest.mark.parametrize(
+  'make',
+  [lambda level: tfp_rb.REINFORCE(baseline=level), tfp_rb.NVIL],
+  ids=['REINFORCE', 'NVIL'],
+)
+def test_a_level_must_have_the_batch_shape(make, shape):
+  q = tfd.Categorical(logits=np.zeros([3, 4]))
+  f = lambda z, rows: tf.cast(z, tf.float64)
+  with raises(ValueError, 'baseline'):
+    tfp_rb.expectation(
+      f, q, tfp_rb.pooled(make(tf.zeros(shape)), budget=5), seed=SEED
+    )
+
+
 def test_a_config_round_trips():
   estimator = tfp_rb.pooled(
     tfp_rb.REINFORCE(baseline=2.0),

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeGuard
 import tensorflow as tf
 
 from tfp_rb.designs import Atoms, is_draw
+from tfp_rb.internal import shapes
 from tfp_rb.internal.config import Configurable
 from tfp_rb.internal.replicas import sum_over_replicas
 from tfp_rb.internal.types import Distribution
@@ -251,18 +252,39 @@ def check_level(level: Any, value: tf.Tensor, atoms: Atoms) -> tf.Tensor:
     level: `Tensor` in the dtype of `value`.
   """
   level = tf.convert_to_tensor(level, dtype_hint=value.dtype)
-  if atoms.pool is not None and level.shape.rank:
-    level = tf.gather(tf.reshape(level, [-1]), atoms.pool.rows)
-    return tf.cast(level, value.dtype)
-  if level.shape.is_compatible_with(value.shape[1:] + [1]):
+  pool, batch_shape = atoms.pool, shapes.as_list(value)[1:]
+  expected = value.shape[1:]
+  if pool is not None:  # The atoms have no batch of their own.
+    batch_shape = atoms.partition.batch_shape
+    expected = atoms.partition.log_rest.shape
+  if level.shape.is_compatible_with(expected + [1]):
     level = tf.squeeze(level, axis=-1)  # the output unit of a network
-  if not _broadcasts_to(level.shape, value.shape[1:]):
+  if not _broadcasts_to(level.shape, expected):
     raise ValueError(
       '`baseline` must be a number or have the batch shape of the '
-      f'distribution, {value.shape[1:]}, but has shape {level.shape}. '
+      f'distribution, {expected}, but has shape {level.shape}. '
       'Broadcast or reduce it to that shape.'
     )
-  return tf.cast(level, value.dtype)
+  level = tf.cast(level, value.dtype)
+  is_known = level.shape.is_fully_defined() and expected.is_fully_defined()
+  if level.shape.rank != 0 and (pool is not None or not is_known):
+    level = _broadcast_to(level, tf.stack(batch_shape))
+  if pool is None or level.shape.rank == 0:
+    return level
+  return tf.gather(tf.reshape(level, [-1]), pool.rows)
+
+
+def _broadcast_to(level: tf.Tensor, batch_shape: tf.Tensor) -> tf.Tensor:
+  """Broadcasts a level, and checks at run time that this is possible."""
+  # A level with more entries than the batch would enlarge the result.
+  is_right = tf.debugging.assert_equal(
+    tf.broadcast_dynamic_shape(tf.shape(level), batch_shape),
+    batch_shape,
+    message='`baseline` must have the batch shape of the distribution.',
+  )
+  with tf.control_dependencies([is_right]):
+    # XLA leaves out assertions, but refuses to broadcast to fewer entries.
+    return tf.broadcast_to(level, batch_shape)
 
 
 def _broadcasts_to(shape: tf.TensorShape, target: tf.TensorShape) -> bool:

@@ -59,7 +59,9 @@ class Learned(Baseline):
     extra_value: tf.Tensor,
   ) -> Correction:
     del distribution, extra_value
-    level = tf.cast(self.level, value.dtype)
+    # One read: `tf.cast` to its own dtype would return the variable, which is
+    # then read twice, and an optimizer may change it in between.
+    level = tf.cast(tf.convert_to_tensor(self.level), value.dtype)
     # `value` is a constant here, so the regression trains only the level.
     return Correction(
       tf.stop_gradient(level), mean_over_draws((value - level) ** 2, atoms)

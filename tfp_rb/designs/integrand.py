@@ -167,4 +167,5 @@ class CheckedIntegrand:
       tf.shape(result), tf.stack(shape), message=message
     )
     with tf.control_dependencies([is_right]):
-      return tf.ensure_shape(tf.identity(result), expected)
+      # XLA leaves out assertions, but it refuses to reshape [m, 1] to more.
+      return tf.ensure_shape(tf.reshape(result, tf.stack(shape)), expected)

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+import tensorflow_probability as tfp
 
 from tfp_rb.designs import Atoms, is_draw
 from tfp_rb.estimators.base import GradientEstimator
@@ -310,8 +311,18 @@ def values_and_mean(
   try:
     mean = atoms.partition.mean()
   except NotImplementedError as error:
+    if _has_mean(atoms.partition.distribution):
+      raise  # An exception of the user's own `_mean`.
     raise TypeError(
       f'`distribution` must have a mean for `{type(estimator).__name__}`; '
       f'`{atoms.partition.name}` has none. Use `tfp_rb.REINFORCE`.'
     ) from error
   return tf.cast(atoms.values, mean.dtype), mean
+
+
+def _has_mean(distribution: Distribution) -> bool:
+  """Returns whether a distribution, and any that it wraps, defines a mean."""
+  if type(distribution)._mean is tfp.distributions.Distribution._mean:
+    return False
+  wrapped = getattr(distribution, 'distribution', None)
+  return wrapped is None or _has_mean(wrapped)

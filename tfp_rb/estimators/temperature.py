@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfp_rb.internal import checks
 from tfp_rb.internal.config import Configurable
 
 __all__ = ['AnnealedTemperature', 'check_temperature', 'read_scalar']
@@ -135,15 +136,21 @@ def read_scalar(
   """
   # Converted here and not in the constructor, so that variables and schedules
   # are read at every call.
+  value = given
+  if callable(given):
+    if checks.num_arguments(given):
+      raise TypeError(
+        f'`{name}` must be callable without arguments; got {given!r}. Pass a '
+        'Keras schedule as `lambda: schedule(step)`.'
+      )
+    value = given()  # An exception of the user's callable passes unchanged.
   try:
-    value = given() if callable(given) else given
     scalar = tf.convert_to_tensor(value, dtype_hint=dtype)
     scalar = tf.cast(scalar, dtype)
   except (TypeError, ValueError, tf.errors.OpError) as error:
     raise TypeError(
       f'`{name}` must be a number, a scalar Tensor or variable, or a callable '
-      f'without arguments that returns one; got {given!r}: {error} Pass a '
-      'Keras schedule as `lambda: schedule(step)`.'
+      f'without arguments that returns one; got {given!r}: {error}'
     ) from error
   if scalar.shape.rank != 0:
     raise ValueError(

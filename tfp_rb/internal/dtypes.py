@@ -13,8 +13,11 @@ def at_least_float32(x):
 
 def largest_integer(dtype):
   """Returns the largest `n` such that a dtype holds all integers up to `n`."""
+  dtype = tf.as_dtype(dtype)  # A distribution keeps a NumPy dtype as given.
   if dtype.is_integer:
     return dtype.max
+  if dtype.is_bool:
+    return 1
   # A floating-point number holds integers with as many bits as its mantissa.
   return {2: 2**8 if dtype == tf.bfloat16 else 2**11, 4: 2**24, 8: 2**53}[
     dtype.size

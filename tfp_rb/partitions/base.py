@@ -250,6 +250,19 @@ class Partition:
     probs = tf.where(is_possible, tf.exp(log_q), tf.zeros_like(log_q))
     return tf.reduce_sum(probs * terms, axis=-1)
 
+  def nearest(self, values: tf.Tensor) -> tf.Tensor:
+    """Returns the possible values that are nearest to given ones, if known.
+
+    `tfb.Shift` rounds: what is shifted there and back need not be the same.
+
+    Args:
+      values: `Tensor` of shape `[n] + batch_shape + event_shape`.
+
+    Returns:
+      nearest: `Tensor` of the same shape.
+    """
+    return values
+
   def score_norm(self, values: tf.Tensor) -> tf.Tensor:
     """Returns the squared norm of the score, up to a constant factor."""
     if self._score_norm_fn is None:
@@ -409,6 +422,9 @@ class _Listed(Partition):
 
   def _log_prob(self, values: tf.Tensor) -> tf.Tensor:
     return self._every.log_prob(values)
+
+  def nearest(self, values: tf.Tensor) -> tf.Tensor:
+    return self._every.nearest(values)
 
   def score_norm(self, values: tf.Tensor) -> tf.Tensor:
     return self._every.score_norm(values)

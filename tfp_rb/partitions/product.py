@@ -276,6 +276,9 @@ class Product(Partition):
     expected = self._sites.expect_log_probs(other._sites, scale, scale_of_other)
     return None if expected is None else tf.reduce_sum(expected, self._axes)
 
+  def nearest(self, values):
+    return self._sites.nearest(values)
+
   def score_norm(self, values):
     return tf.reduce_sum(self._sites.score_norm(values), self._axes)
 

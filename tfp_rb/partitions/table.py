@@ -135,6 +135,10 @@ class Table(Partition):
     chosen = tf.gather(self._table, index, batch_dims=1)
     return self._unflatten(tf.transpose(self._blocks.normalised(chosen)))
 
+  def nearest(self, values):
+    index = tf.clip_by_value(self.decode(values), 0, self._table.shape[-1] - 1)
+    return self.encode(index)
+
   def score_norm(self, values):
     # The score w.r.t. the logits is e_z - q; its squared norm is
     # 1 - 2 q(z) + sum_i q_i^2.

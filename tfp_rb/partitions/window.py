@@ -176,7 +176,7 @@ class Window(Partition, metaclass=abc.ABCMeta):
     )
 
   def rest_from_uniforms(self, u):
-    dtype = self.distribution.dtype
+    dtype = tf.as_dtype(self.distribution.dtype)
     # From 2^53 on, float64 does not hold all integers and the search would not
     # end.
     bound = float(min(2**53, dtype.max)) if dtype.is_integer else 2.0**53
@@ -194,7 +194,7 @@ class Window(Partition, metaclass=abc.ABCMeta):
 
   def _to_values(self, z):
     """Casts to the dtype of the distribution, and checks that it is wide."""
-    dtype = self.distribution.dtype
+    dtype = tf.as_dtype(self.distribution.dtype)
     values = tf.cast(z, dtype)
     if not self.distribution.validate_args:
       return values
@@ -213,6 +213,9 @@ class Window(Partition, metaclass=abc.ABCMeta):
 
   def _log_prob(self, values):
     return tf.cast(self.log_mass(tf.cast(values, tf.float64)), self._dtype)
+
+  def nearest(self, values):
+    return tf.round(values)
 
   def score_norm(self, values):
     score = self.score(tf.cast(values, tf.float64))

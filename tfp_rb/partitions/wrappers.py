@@ -82,6 +82,9 @@ class Wrapped(Partition):
   def _log_prob(self, values):
     return self.outward(self._base.log_prob(self.inward_values(values)))
 
+  def nearest(self, values):
+    return self.outward_values(self._base.nearest(self.inward_values(values)))
+
   def score_norm(self, values):
     return self.outward(self._base.score_norm(self.inward_values(values)))
 
@@ -202,6 +205,10 @@ class Broadcast(Wrapped):
     log_prob = self._base.log_prob(self.inward_values(values))
     return self._spread(log_prob, shapes.leading(values))
 
+  def nearest(self, values):
+    nearest = self._base.nearest(self.inward_values(values))
+    return self._spread(nearest, shapes.leading(values), self._event_rank)
+
   def score_norm(self, values):
     score_norm = self._base.score_norm(self.inward_values(values))
     return self._spread(score_norm, shapes.leading(values))
@@ -279,7 +286,17 @@ class Shifted(Wrapped):
 
   def inward_values(self, values):
     # The probability of a shifted value does not depend on the shift.
-    return tf.stop_gradient(values - tf.cast(self._shift, values.dtype))
+    values, shift = map(tf.stop_gradient, (values, self._shift))
+    shift = tf.cast(shift, values.dtype)
+    inward = values - shift
+    if values.dtype.is_integer:
+      return inward
+    # Adding and subtracting the shift has rounded. Undo this, so that the value
+    # is found among those of the base, but do not round an impossible value.
+    size = tf.maximum(tf.abs(values), tf.abs(shift))
+    slack = 8.0 / dtypes.largest_integer(values.dtype) * size
+    nearest = tf.stop_gradient(self._base.nearest(inward))
+    return tf.where(tf.abs(nearest - inward) <= slack, nearest, inward)
 
   def mean(self):
     mean = self._base.mean()
