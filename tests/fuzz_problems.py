@@ -231,6 +231,9 @@ def numbers_of(problem, layout):
   if layout.shift_shape is not None:
     largest = 3 if is_half else 40
     shift = rng.integers(-largest, largest + 1, layout.shift_shape)
+    if not (is_half or family.is_integer):
+      # Half of the problems have a shift that rounds.
+      shift = shift + 0.3 * (problem.seed % 2)
     shift = np.asarray(shift).astype(np.int32 if family.is_integer else dtype)
   return Numbers(
     parameters,
