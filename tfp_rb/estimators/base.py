@@ -63,6 +63,9 @@ class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
 
   # Whether `f` is called as `f(z, rows)`, see `pooled`.
   takes_rows: bool = False
+  # Whether the atoms are all values, so that a model that can sum them in
+  # another way may do so.
+  sums_everything: bool = False
 
   def __init__(self, *, num_samples: int = 1, name: str | None = None) -> None:
     """Stores how many atoms are drawn.

@@ -35,6 +35,8 @@ class Exact(GradientEstimator):
   ```
   """
 
+  sums_everything = True
+
   def __init__(self, *, name: str | None = None) -> None:
     """Makes the estimator.
 

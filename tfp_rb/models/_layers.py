@@ -3,7 +3,7 @@
 import keras
 import tensorflow as tf
 
-__all__ = ['ConcatDense', 'MLP', 'by_fan_in']
+__all__ = ['ConcatDense', 'MLP', 'built_network', 'by_fan_in', 'dense_network']
 
 
 def by_fan_in(fan_in):
@@ -105,3 +105,37 @@ class MLP(keras.layers.Layer):
       'activation': self.activation,
       'uniform': self.uniform,
     }
+
+
+def dense_network(hidden_units, output_size, slope, policy):
+  """Returns hidden layers with leaky ReLU of that slope, and a linear layer."""
+  layers = []
+  for units in hidden_units:
+    layers.append(keras.layers.Dense(units, dtype=policy))
+    layers.append(keras.layers.LeakyReLU(negative_slope=slope, dtype=policy))
+  # In mixed precision, losses are computed in float32.
+  last = keras.layers.Dense(output_size, dtype=policy.variable_dtype)
+  return keras.Sequential([*layers, last])
+
+
+def built_network(network, input_size, output_size, name):
+  """Returns a network with variables, or raises if its output does not fit.
+
+  Args:
+    network: A Keras layer or model of matrices.
+    input_size: Python `int`.
+    output_size: Python `int`.
+    name: Python `str`, name of the argument, for the error message.
+
+  Returns:
+    network: The same network.
+  """
+  if not network.built:
+    network.build([None, input_size])
+  found = tuple(network.compute_output_shape((None, input_size)))
+  if found != (None, output_size):
+    raise ValueError(
+      f'`{name}` must map [n, {input_size}] to [n, {output_size}]; got an '
+      f'output of shape {found}. Change the size of its last layer.'
+    )
+  return network
