@@ -56,7 +56,7 @@ class Log(keras.callbacks.Callback):
 
 def train(
   model, data_from, steps, validation_data, folder, epochs, monitor, source,
-  restart=False,
+  restart=False, callbacks=(),
 ):  # fmt: skip
   """Trains a model, or goes on where a run was stopped.
 
@@ -70,6 +70,7 @@ def train(
     monitor: Name of the metric that `best.keras` minimises.
     source: Python `str`, what the data are.
     restart: Python `bool`, whether to begin again if the run cannot be resumed.
+    callbacks: Further Keras callbacks. What they add to `logs` is logged.
 
   Returns:
     log: The columns of the log by epoch. The model has its last weights.
@@ -83,6 +84,7 @@ def train(
     if done < epochs:
       before = rows_of(log)[:done]
       callbacks = [
+        *callbacks,
         Log(log, before, source),
         keras.callbacks.TensorBoard(
           str(folder / 'tensorboard'), write_graph=False
