@@ -58,6 +58,20 @@ class CategoricalChain(CompositeDistribution):
   chain.entropy() / np.log(3.)  # ==> [5. 2.]
   ```
 
+  #### Categorical parts that form a chain
+
+  `tfp_rb.vi` does not recognise that the parts of a joint distribution form a
+  chain, and tracing one part per step takes long. Replace
+
+  ```none
+  z = yield Root(tfd.Categorical(logits=initial_logits))
+  for t in range(T - 1):
+    z = yield tfd.Categorical(logits=tf.gather(transition_logits[t], z))
+  ```
+
+  by a single part, `CategoricalChain(initial_logits, transition_logits)`, with
+  the same parameters. See also `tfp_rb.vi.ChainTarget`.
+
   #### What is not covered
 
   Chains with several variables per step (factorial chains), and trees. Combine
@@ -235,7 +249,7 @@ class CategoricalChain(CompositeDistribution):
     Args:
       markov_chain: A `tfd.MarkovChain` whose parts are `tfd.Categorical` or
         `tfd.Bernoulli`. `transition_fn` is called once, with all steps and all
-        states.
+        states. A `CategoricalChain` is returned as it is.
       name: Python `str`; `None` means the name of `markov_chain`.
 
     Returns:
@@ -245,6 +259,8 @@ class CategoricalChain(CompositeDistribution):
       TypeError: `markov_chain` is not a `tfd.MarkovChain` with such parts.
       ValueError: Its number of steps or of states is not known statically.
     """
+    if isinstance(markov_chain, cls):
+      return markov_chain
     initial, transitions = conversions.logits_of(markov_chain)
     return cls(
       initial,

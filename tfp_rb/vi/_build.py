@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from tfp_rb.distributions import CategoricalChain
 from tfp_rb.internal.random import split_seed
 from tfp_rb.internal.types import Distribution, Seed, TensorLike
 from tfp_rb.partitions import family_of
@@ -42,6 +43,7 @@ def build_factored_surrogate_posterior(
   Geometric, NegativeBinomial, Poisson, Zipf,
     PoissonLogNormalQuadratureCompound,
     ZeroInflatedNegativeBinomial                       -> NegativeBinomial
+  CategoricalChain, MarkovChain over a finite set      -> CategoricalChain
   continuous, with the default event-space bijector    -> Normal
   ```
 
@@ -55,9 +57,10 @@ def build_factored_surrogate_posterior(
   probabilities, counts at its mean and its ratio of variance to mean, which is
   at least 1.1. Noise with standard deviation 0.01 is added to the logits,
   because components of a mixture that start equal have equal gradients and stay
-  equal. Continuous parts start at a random `loc`, as in TFP. A bijector that
-  depends on other parts, as that of `Uniform(0., x)`, is fixed at one prior
-  draw.
+  equal. In a chain every transition has its own logits; transitions that the
+  prior forbids stay forbidden. Continuous parts start at a random `loc`, as in
+  TFP. A bijector that depends on other parts, as that of `Uniform(0., x)`, is
+  fixed at one prior draw.
 
   Args:
     model: `tfd.JointDistribution*`, or one with parts pinned by its
@@ -254,6 +257,28 @@ def _one_hot_categorical(part: _Part, base: Distribution) -> Distribution:
   return tfd.OneHotCategorical(logits=_logits_of_labels(part), dtype=base.dtype)
 
 
+def _paths(part: _Part, base: Distribution) -> Distribution:
+  """Returns a chain that starts at the averaged probabilities of the prior."""
+  del base
+
+  def logits_of(function: Callable[[CategoricalChain], tf.Tensor]) -> tf.Tensor:
+    probs = part.average(
+      lambda d: tf.nn.softmax(
+        function(CategoricalChain.from_markov_chain(_unwrapped(d)))
+      )
+    )
+    # What the prior forbids must stay forbidden: the divergence of a surrogate
+    # that allows it would be infinite.
+    is_possible = tf.cast(probs > 0.0, probs.dtype)
+    smoothing = _SMOOTHING / probs.shape[-1] * is_possible
+    return part.trainable(tf.math.log(probs + smoothing))
+
+  return CategoricalChain(
+    logits_of(lambda chain: chain.initial_logits),
+    logits_of(lambda chain: chain.transition_logits),
+  )
+
+
 def _finite_discrete(part: _Part, base: Distribution) -> Distribution:
   return tfd.FiniteDiscrete(base.outcomes, logits=_logits_of_labels(part))
 
@@ -317,6 +342,7 @@ _BUILDERS: dict[str, _Builder] = {
   'bits': _bernoulli,
   'successes': _binomial,
   'labels': _categorical,
+  'paths': _paths,
   'vectors': _one_hot_categorical,
   'numbers': _finite_discrete,
   'counts': _counts,
