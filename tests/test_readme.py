@@ -106,6 +106,7 @@ def test_commands_are_found_over_the_end_of_a_line():
 
 # Scripts that no other test runs, and how to make them short.
 SHORT = {
+  'examples/benchmarks/chain_defaults.py': ['--problems=1', '--draws=3'],
   'examples/benchmarks/defaults.py': ['--problems=1', '--draws=250'],
   'examples/benchmarks/leave_one_out.py': ['--problems=1'],
   'examples/benchmarks/many_sites.py': ['--smoke'],

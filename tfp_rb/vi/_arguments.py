@@ -22,6 +22,7 @@ __all__ = [
   'call_target',
   'check_arguments',
   'check_discrete_arguments',
+  'check_exact_arguments',
   'check_pooled',
   'check_target',
   'estimator_for',
@@ -119,6 +120,31 @@ def check_discrete_arguments(
       'differentiates by the atoms, unless `discrepancy_fn` is '
       f'`tfp.vi.kl_reverse`, but that is {discrepancy_fn!r}. Use, for example, '
       '`tfp_rb.REINFORCE` with a baseline.'
+    )
+
+
+def check_exact_arguments(
+  importance_sample_size: Any,
+  discrepancy_fn: Callable[[tf.Tensor], tf.Tensor],
+  estimator: GradientEstimator | None,
+) -> None:
+  """Raises if an argument does not go with a target that needs no sampling."""
+  if discrepancy_fn is not tfp.vi.kl_reverse:
+    raise ValueError(
+      '`discrepancy_fn` must be `tfp.vi.kl_reverse` with a `ChainTarget`; got '
+      f'{discrepancy_fn!r}. Only this divergence is a sum over the time steps. '
+      'Pass a function of the whole path as `target_log_prob_fn`.'
+    )
+  if estimator is not None:
+    raise ValueError(
+      '`gradient_estimator` must be None with a `ChainTarget`, whose gradient '
+      f'is exact w.r.t. the chain; got {estimator!r}. Leave it out, or pass a '
+      'function of the whole path as `target_log_prob_fn`.'
+    )
+  if tf.get_static_value(importance_sample_size) != 1:
+    raise ValueError(
+      '`importance_sample_size` must be 1 with a `ChainTarget`; got '
+      f'{importance_sample_size}. Leave it out.'
     )
 
 
@@ -221,6 +247,14 @@ def _default_estimator(
   best choice for three evaluations (median of 45 problems; 95 % quantile 1.7).
   For one value summed and two drawn it is 1.5 (5.1), for three joint draws 1.06
   (110); see `examples/benchmarks/vi_defaults.py`.
+
+  A chain gets what `default_estimator` returns, although it has many sites: a
+  budget of three for at most 8 steps, three joint draws for more. On 36 random
+  chains `local_expectation` of all states had 21 times the variance of the best
+  choice with as many evaluations without a baseline, and 7 times with the best
+  constant one (medians). A budget of three and three draws had 1.0 (95 %
+  quantiles 1.7 and 3.7; with more than 8 steps they are equal in most
+  problems). See `examples/benchmarks/chain_defaults.py`.
 
   If a site has few symbols, all are summed, and only the noise of the other
   sites is left. Draws of single sites would be no better than the same number
