@@ -3,10 +3,12 @@
 # `_beam` registers its partition when it is imported.
 from tfp_rb.vi import _beam  # noqa: F401
 from tfp_rb.vi._build import build_factored_surrogate_posterior
+from tfp_rb.vi._chain_target import ChainTarget
 from tfp_rb.vi._fit import fit_surrogate_posterior
 from tfp_rb.vi._loss import monte_carlo_variational_loss
 
 __all__ = [
+  'ChainTarget',
   'build_factored_surrogate_posterior',
   'fit_surrogate_posterior',
   'monte_carlo_variational_loss',

@@ -10,6 +10,7 @@ import tensorflow_probability as tfp
 from tfp_rb.estimators.base import GradientEstimator
 from tfp_rb.internal import checks
 from tfp_rb.internal.types import Distribution, Optimizer, Seed
+from tfp_rb.vi._chain_target import ChainTarget
 from tfp_rb.vi._loss import monte_carlo_variational_loss
 
 __all__ = ['fit_surrogate_posterior']
@@ -22,7 +23,7 @@ def _trace_loss(
 
 
 def fit_surrogate_posterior(
-  target_log_prob_fn: Callable[..., tf.Tensor],
+  target_log_prob_fn: Callable[..., tf.Tensor] | ChainTarget,
   surrogate_posterior: Distribution,
   optimizer: Optimizer,
   num_steps: int,

@@ -12,7 +12,7 @@ from tfp_rb.internal.types import Distribution, StatelessSeed
 from tfp_rb.partitions import family_of
 from tfp_rb.vi._discrete import DiscreteParts
 
-__all__ = ['Split', 'is_reparameterized', 'split']
+__all__ = ['Joint', 'Split', 'entropy_of', 'is_reparameterized', 'split']
 
 tfd = tfp.distributions
 
@@ -157,14 +157,19 @@ def _entropy_of(joint: 'Joint', laws: list[Distribution]) -> tf.Tensor:
         f'depends on a discrete one, but `{name}` may. Use '
         '`exact_entropy=False`.'
       )
-    try:
-      entropies.append(law.entropy())
-    except NotImplementedError as error:
-      raise NotImplementedError(
-        f'`exact_entropy=True` needs the entropy of every part, but `{name}`, '
-        f'a `{type(law).__name__}`, has none. Use `exact_entropy=False`.'
-      ) from error
+    entropies.append(entropy_of(law, name))
   return joint.total(entropies, None)
+
+
+def entropy_of(law: Distribution, name: str) -> tf.Tensor:
+  """Returns the entropy of a part, or raises if it has none."""
+  try:
+    return law.entropy()
+  except NotImplementedError as error:
+    raise NotImplementedError(
+      f'`exact_entropy=True` needs the entropy of every part, but `{name}`, '
+      f'a `{type(law).__name__}`, has none. Use `exact_entropy=False`.'
+    ) from error
 
 
 class Joint:

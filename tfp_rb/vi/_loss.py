@@ -2,15 +2,13 @@
 
 from collections.abc import Callable
 import functools
-from typing import Any, TypeAlias
+from typing import Any
 
-import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_rb._expectation import estimate_at
-from tfp_rb.designs import CheckedIntegrand, Evaluation, whole_of
-from tfp_rb.designs.integrand import EVALUATION
+from tfp_rb.designs import CheckedIntegrand, whole_of
 from tfp_rb.estimators.base import GradientEstimator
 from tfp_rb.internal import random, shapes
 from tfp_rb.internal.types import (
@@ -24,27 +22,21 @@ from tfp_rb.vi._arguments import (
   call_target,
   check_arguments,
   check_discrete_arguments,
+  check_exact_arguments,
   check_pooled,
   check_target,
   estimator_for,
 )
+from tfp_rb.vi._chain_target import ChainTarget
+from tfp_rb.vi._discrepancy import Csiszar, Discrepancy, LogDensities
 from tfp_rb.vi._joint import Split, is_reparameterized, split
 
 __all__ = ['monte_carlo_variational_loss']
 
-# A Csiszar function `F` of `log p - log q`.
-_Csiszar: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
-
-# Maps atoms to `log p` and `log q`, both of shape `[m] + batch_shape`.
-_LogDensities: TypeAlias = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
-
-# Replaces infinity where a function of infinity would be NaN.
-_LARGE = 1e30
-
 
 @do_not_convert
 def monte_carlo_variational_loss(
-  target_log_prob_fn: Callable[..., tf.Tensor],
+  target_log_prob_fn: Callable[..., tf.Tensor] | ChainTarget,
   surrogate_posterior: Distribution,
   sample_size: int | None = None,
   importance_sample_size: int = 1,
@@ -82,18 +74,23 @@ def monte_carlo_variational_loss(
     If the target has one term for each site, make the sites the *batch* of the
     surrogate; the cost is then that of one site.
 
+  * A path of hidden states is a `distributions.CategoricalChain` or a
+    `tfd.MarkovChain`. If the target is a sum over the time steps, pass a
+    `ChainTarget`: then no path is drawn. Otherwise paths are drawn, or summed
+    by the estimator, as any other discrete part.
+
   Value and gradient are unbiased if the estimator is. The target is called
   once, with all atoms of the estimator.
 
   Args:
-    target_log_prob_fn: Callable, the unnormalised `log p`. Each part of a
-      `sample` of the surrogate has a first axis of `m` atoms. The function is
-      called as `fn(*sample)` for a list or a tuple, `fn(**sample)` for a
-      dictionary and `fn(sample)` for a `Tensor`; if it has an argument `seed`,
-      it is also given a seed. Returns a `Tensor` of shape `[m] + batch_shape`.
-      Where it is `-inf` at a possible value of `q`, the reverse divergence is
-      infinite and a fit ends in NaN: let `q` exclude such values, or soften the
-      target.
+    target_log_prob_fn: A `ChainTarget`, or a callable, the unnormalised
+      `log p`. Each part of a `sample` of the surrogate has a first axis of `m`
+      atoms. The function is called as `fn(*sample)` for a list or a tuple,
+      `fn(**sample)` for a dictionary and `fn(sample)` for a `Tensor`; if it has
+      an argument `seed`, it is also given a seed. Returns a `Tensor` of shape
+      `[m] + batch_shape`. Where it is `-inf` at a possible value of `q`, the
+      reverse divergence is infinite and a fit ends in NaN: let `q` exclude such
+      values, or soften the target.
     surrogate_posterior: A `tfd.Distribution`: a discrete one, or a
       `tfd.JointDistribution*` with discrete or reparameterizable parts. A
       discrete part may not depend on a continuous part that depends on a
@@ -104,7 +101,8 @@ def monte_carlo_variational_loss(
       `num_samples` of the estimator. It does not average over quantities that
       are drawn once per call: the continuous parts before the discrete ones,
       and the joint value of many sites. Average the losses of several seeds for
-      that.
+      that. With a `ChainTarget` it is the number of draws of the continuous
+      parts.
     importance_sample_size: Must be 1: no importance-weighted bound is known for
       a sum over atoms. (For such a bound TFP has
       `tfp.vi.GradientEstimators.VIMCO`.)
@@ -118,7 +116,9 @@ def monte_carlo_variational_loss(
       8 of them, and it draws two others. This costs many evaluations of the
       target, and pays where the sites interact weakly: see
       `tfp_rb.local_expectation`. Otherwise pass a
-      `REINFORCE(baselines.LeaveOneOut(), num_samples=n)`.
+      `REINFORCE(baselines.LeaveOneOut(), num_samples=n)`. A chain counts as
+      one part with one variable per step: a budget of three for up to 8 steps,
+      three joint draws for more (`examples/benchmarks/chain_defaults.py`).
     stopped_surrogate_posterior: A copy of `surrogate_posterior` with stopped
       gradients to its parameters. If given, it computes the log-density of the
       continuous parts (sticking the landing, [2]). Supported for
@@ -161,8 +161,11 @@ def monte_carlo_variational_loss(
       lower-variance gradient estimators for variational inference. NeurIPS
       2017. https://arxiv.org/abs/1703.09194
   """
+  # A target that is a sum over time steps computes its loss without sampling.
+  target: Any = target_log_prob_fn
+  exact_loss = getattr(target, 'exact_loss', None)
   check_arguments(
-    target_log_prob_fn,
+    exact_loss or target,
     surrogate_posterior,
     discrepancy_fn,
     gradient_estimator,
@@ -170,11 +173,22 @@ def monte_carlo_variational_loss(
     exact_entropy,
   )
   with tf.name_scope(name or 'monte_carlo_variational_loss'):
+    if exact_loss is not None:
+      check_exact_arguments(
+        importance_sample_size, discrepancy_fn, gradient_estimator
+      )
+      return exact_loss(
+        surrogate_posterior,
+        sample_size,
+        stopped_surrogate_posterior,
+        exact_entropy,
+        seed,
+      )
     if is_reparameterized(surrogate_posterior):
       if sample_size is None:
         sample_size = getattr(gradient_estimator, 'num_samples', 1)
       return _reparameterized_loss(
-        target_log_prob_fn,
+        target,
         surrogate_posterior,
         sample_size,
         importance_sample_size,
@@ -195,13 +209,13 @@ def monte_carlo_variational_loss(
     estimator = estimator_for(parts.discrete, gradient_estimator, sample_size)
     atoms = estimator.sample_atoms(parts.discrete, atom_seed)
     if estimator.takes_rows:
-      check_pooled(target_log_prob_fn, surrogate_posterior)
+      check_pooled(target, surrogate_posterior)
       log_densities = _pooled_log_densities(
-        target_log_prob_fn, atoms, exact_entropy, seeds[1]
+        target, atoms, exact_entropy, seeds[1]
       )
     else:
       log_densities = _log_densities(
-        target_log_prob_fn, parts, estimator, exact_entropy, seeds
+        target, parts, estimator, exact_entropy, seeds
       )
     # [m] + batch_shape; in a pool the rows share the first axis.
     batch_shape = shapes.as_list(atoms.weights)[1:]
@@ -218,7 +232,7 @@ def _log_densities(
   estimator: GradientEstimator,
   exact_entropy: bool,
   seeds: list[StatelessSeed],
-) -> _LogDensities:
+) -> LogDensities:
   """Returns the densities as a function of the values of the discrete parts.
 
   Args:
@@ -256,7 +270,7 @@ def _pooled_log_densities(
   atoms: Any,
   exact_entropy: bool,
   seed: StatelessSeed,
-) -> _LogDensities:
+) -> LogDensities:
   """Returns the densities as a function of the atoms of a pool, `[N]` each."""
   rows = atoms.pool.rows
 
@@ -273,13 +287,13 @@ def _pooled_log_densities(
 
 
 def _integrand(
-  discrepancy_fn: _Csiszar,
-  log_densities: _LogDensities,
+  discrepancy_fn: Csiszar,
+  log_densities: LogDensities,
   batch_shape: list[Any],
 ) -> Integrand:
   """Returns the discrepancy as a function of the discrete parts."""
   if discrepancy_fn is not tfp.vi.kl_reverse:
-    return _Discrepancy(discrepancy_fn, log_densities, batch_shape)
+    return Discrepancy(discrepancy_fn, log_densities, batch_shape)
 
   def negative_log_ratio(values: tf.Tensor) -> tf.Tensor:
     # The derivative of F = log q - log p w.r.t. log q is 1. Its term in the
@@ -322,62 +336,12 @@ def _log_prob_at(
   return tf.stop_gradient(log_prob) + path
 
 
-class _Discrepancy(CheckedIntegrand):
-  """Evaluates a Csiszar function `F` of `log p - log q`.
-
-  Because `F` contains `log q`, the gradient of its expectation is
-  `E[(F + dF/dlog q) grad log q]`. The first factor is the signal. Its value at
-  `q = p` is a constant and is subtracted.
-  """
-
-  def __init__(
-    self,
-    discrepancy_fn: _Csiszar,
-    log_densities: _LogDensities,
-    batch_shape: list[Any],
-  ) -> None:
-    self._discrepancy_fn = discrepancy_fn
-    self._log_densities = log_densities
-    super().__init__(self._value_of, batch_shape)
-
-  def _value_at(self, log_ratio: tf.Tensor) -> tf.Tensor:
-    # Where the target is 0, so is u = p / q, and u log u would be NaN.
-    value = self._discrepancy_fn(tf.maximum(log_ratio, -_LARGE))
-    # A function of -_LARGE that is about as large means infinity.
-    infinity = tf.constant(np.inf, value.dtype)
-    return tf.where(value > _LARGE**0.5, infinity, value)
-
-  def _value_of(self, values: tf.Tensor) -> tf.Tensor:
-    log_p, log_q = self._log_densities(values)
-    return self._value_at(log_p - log_q)
-
-  def _signal_at(self, log_ratio: tf.Tensor) -> tf.Tensor:
-    """Returns `F + dF/dlog q`, a constant."""
-    value, slope = tfp.math.value_and_gradient(
-      self._value_at, tf.stop_gradient(log_ratio)
-    )
-    # The slope is that w.r.t. log p - log q, so its sign is opposite. It may be
-    # undefined at atoms where the target is 0.
-    return tf.where(tf.math.is_nan(value - slope), value, value - slope)
-
-  def evaluate(self, values: tf.Tensor) -> Evaluation:
-    """Returns the `Evaluation` at values of the discrete parts."""
-    # The name lets diagnostics find the calls of the target in a graph.
-    values = tf.identity(values, name=EVALUATION)
-    log_p, log_q = self._log_densities(values)
-    log_ratio = log_p - log_q  # [m] + batch_shape
-    signal = self._signal_at(log_ratio)
-    # At q = p the signal is then 0, and so is its variance.
-    signal -= self._signal_at(tf.zeros([], log_ratio.dtype))
-    return Evaluation(self._value_at(log_ratio), signal)
-
-
 def _reparameterized_loss(
   target: Callable[..., tf.Tensor],
   surrogate: Distribution,
   sample_size: int,
   importance_sample_size: int,
-  discrepancy_fn: _Csiszar,
+  discrepancy_fn: Csiszar,
   stopped: Distribution | None,
   exact_entropy: bool,
   seed: Seed,
