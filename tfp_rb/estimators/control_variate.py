@@ -11,6 +11,7 @@ from tfp_rb.designs import Atoms
 from tfp_rb.estimators.base import Estimate
 from tfp_rb.estimators.relaxed import (
   RelaxedEstimator,
+  auxiliary_of,
   call_at_floats,
   draw_free_noise,
   draw_noise,
@@ -18,6 +19,7 @@ from tfp_rb.estimators.relaxed import (
   linear_in,
   relaxation_of,
   softmax,
+  through_softmax,
 )
 from tfp_rb.estimators.temperature import read_scalar
 from tfp_rb.internal import gradients, random
@@ -76,11 +78,6 @@ def _gradient_by_logits(
   Returns:
     gradient: `Tensor` of shape `batch_shape + sites + [K]`.
   """
-
-  def through_softmax(x: tf.Tensor, p: tf.Tensor) -> tf.Tensor:
-    # A gradient `x` w.r.t. log-probabilities is `x - p sum(x)` w.r.t. logits.
-    return x - p * tf.reduce_sum(x, -1, keepdims=True)
-
   probs = tf.stop_gradient(probs)
   probs_of_draws = tf.stop_gradient(tf.exp(corrected.log_probs))
   score = through_softmax(tf.stop_gradient(plain), probs)
@@ -113,8 +110,6 @@ class RelaxedControlVariate(RelaxedEstimator):
   `num_references` further relaxed atoms.
   """
 
-  num_references = 0
-
   def __init__(
     self,
     temperature: Temperature,
@@ -129,6 +124,11 @@ class RelaxedControlVariate(RelaxedEstimator):
     )
     read_scalar(scale, tf.float32, 'scale', is_positive=False)
     self.scale = scale
+
+  @property
+  def num_references(self) -> int:
+    """Number of relaxed atoms that estimate the mean of `c`; 0 for none."""
+    return 0
 
   @abc.abstractmethod
   def control_variate_at(
@@ -181,16 +181,7 @@ class RelaxedControlVariate(RelaxedEstimator):
     # Only the gradient of these terms is meant, so their value is taken off.
     terms = tf.cast(terms - tf.stop_gradient(terms), value.dtype)
     surrogate += tf.concat([tf.zeros_like(value[:start]), terms], axis=0)
-    # A Keras network has variables only once it was called.
-    variables = [
-      v if isinstance(v, tf.Variable) else v.value  # Keras 3 wraps its own
-      for v in self.trainable_variables
-    ]
-    if not variables:
-      return Estimate(value, surrogate)
-    return Estimate(
-      value, surrogate, gradients.objective_of(objective, tape, variables)
-    )
+    return Estimate(value, surrogate, auxiliary_of(objective, tape, self))
 
   def _corrected(
     self, relaxation: Any, atoms: Atoms, one_hot: tf.Tensor

@@ -23,7 +23,7 @@ import tensorflow_probability as tfp
 from tfp_rb.designs import Atoms, is_draw
 from tfp_rb.estimators.base import GradientEstimator
 from tfp_rb.estimators.temperature import check_temperature, read_scalar
-from tfp_rb.internal import random
+from tfp_rb.internal import gradients, random
 from tfp_rb.internal.types import (
   Distribution,
   Integrand,
@@ -34,6 +34,7 @@ from tfp_rb.internal.types import (
 __all__ = [
   'Noise',
   'RelaxedEstimator',
+  'auxiliary_of',
   'call_at_floats',
   'draw_free_noise',
   'draw_noise',
@@ -41,6 +42,7 @@ __all__ = [
   'linear_in',
   'relaxation_of',
   'softmax',
+  'through_softmax',
   'value_and_slope',
   'values_and_mean',
 ]
@@ -171,6 +173,34 @@ def softmax(logits: tf.Tensor) -> tf.Tensor:
   return tf.ensure_shape(tf.reshape(flat, shape), logits.shape)
 
 
+def through_softmax(by_log_probs: tf.Tensor, probs: tf.Tensor) -> tf.Tensor:
+  """Turns a gradient w.r.t. log-probabilities into one w.r.t. the logits."""
+  return by_log_probs - probs * tf.reduce_sum(by_log_probs, -1, keepdims=True)
+
+
+def auxiliary_of(
+  objective: tf.Tensor, tape: tf.GradientTape, estimator: GradientEstimator
+) -> tf.Tensor | None:
+  """Returns an objective that trains the variables of the estimator only.
+
+  Args:
+    objective: `Tensor` of `batch_shape`.
+    tape: Persistent `tf.GradientTape` that recorded `objective`.
+    estimator: The estimator.
+
+  Returns:
+    auxiliary: `Tensor` of `batch_shape`; `None` if there are no variables.
+  """
+  # A Keras network has variables only once it was called.
+  variables = [
+    v if isinstance(v, tf.Variable) else v.value  # Keras 3 wraps its own
+    for v in estimator.trainable_variables
+  ]
+  if not variables:
+    return None
+  return gradients.objective_of(objective, tape, variables)
+
+
 def relaxation_of(atoms: Atoms, estimator: GradientEstimator) -> Any:
   """Returns the `Relaxation` of the distribution, or raises if it has none.
 
@@ -189,9 +219,10 @@ def relaxation_of(atoms: Atoms, estimator: GradientEstimator) -> Any:
     'Categorical': 'Use `tfd.OneHotCategorical`, and an `f` of one-hot vectors.'
   }.get(kind, 'Use `tfp_rb.REINFORCE`, which supports every distribution.')
   raise TypeError(
-    f'`{type(estimator).__name__}` relaxes its atoms, so `distribution` must '
-    'be a `tfd.OneHotCategorical`, a `tfd.Bernoulli`, or `tfd.Independent` or '
-    f'`tfd.Sample` of them; got a `{kind}`. {advice}'
+    f'`distribution` must consist of one-hot vectors or bits for '
+    f'`{type(estimator).__name__}`: a `tfd.OneHotCategorical`, a '
+    '`tfd.Bernoulli`, or `tfd.Independent` or `tfd.Sample` of them; got a '
+    f'`{kind}`. {advice}'
   )
 
 
