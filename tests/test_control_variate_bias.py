@@ -40,6 +40,7 @@ def unbiased(name, restricted=None, num_samples=1, control_variate=steep):
     control_variate,
     temperature=0.6,
     scale=0.75,
+    with_f=name == 'RELAX-with_f',
     restricted=restricted,
     num_samples=num_samples,
   )
@@ -54,7 +55,7 @@ def assert_unbiased(estimator, problem=four_values, parameters=(LOGITS,)):
   )
 
 
-NAMES = ('REBAR', 'RELAX')
+NAMES = ('REBAR', 'RELAX', 'RELAX-with_f')
 
 
 @pytest.mark.parametrize(
@@ -109,7 +110,7 @@ def test_control_variate_is_unbiased_however_the_atoms_are_chosen(name, form):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', ['REBAR', 'RELAX'])
+@pytest.mark.parametrize('name', NAMES)
 def test_budget_is_unbiased_where_the_rows_differ(name):
   """One row draws both atoms, another sums one of them."""
   logits = np.array([[0.4, 0.6, 0.5, 0.1], [0.3, 2.0, -0.6, 0.1]])
@@ -165,7 +166,7 @@ def test_a_wrong_control_variate_is_found_to_be_biased(wrong, k):
     assert_unbiased(estimator)
 
 
-@pytest.mark.parametrize('name', ['REBAR', 'RELAX'])
+@pytest.mark.parametrize('name', NAMES)
 def test_nothing_is_left_to_chance_where_all_is_summed(name):
   estimator = tfp_rb.rao_blackwellize(unbiased(name), num_summed=4)
   _, gradients = gradients_of(estimator, 3)
@@ -176,7 +177,7 @@ def test_nothing_is_left_to_chance_where_all_is_summed(name):
   )
 
 
-@pytest.mark.parametrize('name', ['REBAR', 'RELAX'])
+@pytest.mark.parametrize('name', NAMES)
 def test_unrestricted_floor_is_that_of_the_noise_at_the_atoms(name):
   """The variance at k = K is `sum_z q(z)^2 Var[g(z)]`.
 

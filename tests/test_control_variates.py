@@ -78,7 +78,8 @@ def make(name, size=4, num_summed=0, restricted=None, num_samples=1):
   else:
     position = np.arange(size)
     control_variate = Quadratic(np.sin(position), 0.5 * np.cos(position))
-    estimator = tfp_rb.RELAX(control_variate, **settings)
+    with_f = name == 'RELAX-with_f'
+    estimator = tfp_rb.RELAX(control_variate, with_f=with_f, **settings)
   return tfp_rb.rao_blackwellize(estimator, num_summed=num_summed)
 
 
@@ -135,7 +136,7 @@ def assert_is_derivative(gradients, variables, function):
 # The objective.
 
 
-@pytest.mark.parametrize('name', ['REBAR', 'RELAX'])
+@pytest.mark.parametrize('name', ['REBAR', 'RELAX', 'RELAX-with_f'])
 @pytest.mark.parametrize(
   ('kind', 'num_summed', 'restricted'),
   [
@@ -239,7 +240,7 @@ def test_a_small_step_lowers_the_squared_gradient(name, num_summed):
 # What the objective does not reach.
 
 
-@pytest.mark.parametrize('name', ['REBAR', 'RELAX'])
+@pytest.mark.parametrize('name', ['REBAR', 'RELAX', 'RELAX-with_f'])
 @pytest.mark.parametrize('num_summed', [0, 1])
 def test_objective_reaches_only_the_variables_of_the_estimator(
   name, num_summed
@@ -253,7 +254,8 @@ def test_objective_reaches_only_the_variables_of_the_estimator(
     if name == 'REBAR':
       estimator = tfp_rb.REBAR(**settings)
     else:
-      estimator = tfp_rb.RELAX(control_variate, **settings)
+      with_f = name == 'RELAX-with_f'
+      estimator = tfp_rb.RELAX(control_variate, with_f=with_f, **settings)
     estimator = tfp_rb.rao_blackwellize(estimator, num_summed=num_summed)
     with tf.GradientTape() as tape:
       loss = tfp_rb.expectation(

@@ -63,7 +63,9 @@ def test_f_meets_atoms_in_the_dtype_of_the_logits(name, kind, form):
     assert z.shape[1:] == (*batch_shape, *event_shape)
 
 
-@pytest.mark.parametrize('name', ['REBAR', 'RELAX', 'GumbelSoftmax', 'ReinMax'])
+@pytest.mark.parametrize(
+  'name', ['REBAR', 'RELAX', 'RELAX-with_f', 'GumbelSoftmax', 'ReinMax']
+)
 @every_distribution
 def test_f_meets_the_atoms_themselves_first(name, kind):
   _, _, atoms = result_of(name, kind, 'summed')
@@ -73,9 +75,10 @@ def test_f_meets_the_atoms_themselves_first(name, kind):
     np.testing.assert_allclose(hard.sum(axis=-1), 1.0, atol=1e-6)
 
 
+@pytest.mark.parametrize('name', ['REBAR', 'RELAX-with_f'])
 @every_distribution
-def test_rebar_meets_relaxed_atoms_of_the_same_argmax(kind):
-  found = estimate(make('REBAR', kind), kind, 'float64', ())
+def test_f_meets_relaxed_atoms_of_the_same_argmax(name, kind):
+  found = estimate(make(name, kind), kind, 'float64', ())
   hard, relaxed = (np.array(z) for z in found[2])
   assert np.all((relaxed >= 0.0) & (relaxed <= 1.0))
   assert not np.any(relaxed == hard)
@@ -202,7 +205,7 @@ def configurable(name, temperature):
       ),
       scale=tf.Variable(0.8),
     ),
-  }.get(name, dict)
+  }.get(name.removesuffix('-with_f'), dict)
   return zoo.DIFFERENTIATING[name].make(
     2, None, temperature=temperature, **settings()
   )
@@ -224,7 +227,8 @@ def test_estimator_comes_back_from_its_config(name, temperature):
     estimate(e, 'OneHotCategorical', 'float32', (2,))
     for e in (estimator, copy)
   ]
-  if name == 'RELAX':
+  if name.startswith('RELAX'):
+    assert copy.with_f == estimator.with_f
     assert len(copy.trainable_variables) == len(estimator.trainable_variables)
     pairs = zip(estimator.control_variate.weights, copy.control_variate.weights)
     assert all(a.shape == b.shape and a is not b for a, b in pairs)

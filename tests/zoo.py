@@ -199,6 +199,12 @@ DIFFERENTIATING = {
     has_noise=True,
   ),
   'RELAX': DifferentiatingRow(_relax, is_unbiased=True, has_noise=True),
+  'RELAX-with_f': DifferentiatingRow(
+    lambda M, q, **settings: _relax(M, q, with_f=True, **settings),
+    lambda k, M, is_product: [k + M, k + M if is_product else M],
+    is_unbiased=True,
+    has_noise=True,
+  ),
   'GumbelSoftmax': DifferentiatingRow(
     _estimator_of(tfp_rb.GumbelSoftmax, temperature=0.75), has_noise=True
   ),

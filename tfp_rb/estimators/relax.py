@@ -30,16 +30,21 @@ class RELAX(RelaxedControlVariate):
   `k + M` if the relaxation is not restricted, see `REBAR`) and, if it is
   restricted, at 8 more that estimate its mean.
 
+  With `with_f=True`, `c(x) = f(x) + control_variate(x)`, which is how the
+  authors of [1] use it where `f` is differentiable: `REBAR` plus a network that
+  corrects it. `f` is then called twice and must be differentiable, and costs as
+  many evaluations as with `REBAR`. Start with a network whose output is nearly
+  0.
+
   A control variate can depend on more than the atom, for example on the image
   of each batch member. Pass such inputs to `with_inputs`.
 
   The variance objective of `REBAR` also trains the variables of `c`. (A Keras
   network has no variables until it is built: build it, for atoms of shape
   `[n] + batch_shape + event_shape`, before you ask for
-  `estimator.trainable_variables`.) To start from REBAR, as the authors of [1]
-  do, pass `lambda x: f(x) + network(x)`. A lambda hides its variables, so store
-  the network on this estimator as well, not on the result of
-  `rao_blackwellize`: `relax.network = network`.
+  `estimator.trainable_variables`.) A lambda hides its variables, so store the
+  network on this estimator as well, not on the result of `rao_blackwellize`:
+  `relax.network = network`.
 
   #### Examples
 
@@ -67,15 +72,13 @@ class RELAX(RelaxedControlVariate):
       https://arxiv.org/abs/1711.00123
   """
 
-  # Calls of `c` are cheap compared with calls of `f`.
-  num_references = 8
-
   def __init__(
     self,
     control_variate: Callable[..., tf.Tensor],
     *,
     temperature: Temperature,
     scale: Numeric = 1.0,
+    with_f: bool = False,
     restricted: bool | None = None,
     num_samples: int = 1,
     name: str | None = None,
@@ -91,6 +94,8 @@ class RELAX(RelaxedControlVariate):
       temperature: A positive number, a scalar `Tensor` or variable, or a
         callable without arguments that returns one.
       scale: A number, scalar `Tensor` or variable, of the control variate.
+      with_f: Python `bool`, whether to add `f` at the relaxed atoms to the
+        control variate.
       restricted: Python `bool`, as in `REBAR`.
       num_samples: Python `int`, the number of draws.
       name: Python `str`, name of the `tf.Module`.
@@ -113,10 +118,19 @@ class RELAX(RelaxedControlVariate):
         f'is {control_variate!r}. Pass a Keras network, for example.'
       )
     self.control_variate = control_variate
+    self.with_f = bool(with_f)
     self._inputs: tuple[Any, ...] = ()
 
-  # `f` is not differentiated, but the atoms are relaxed.
-  needs_vectors = True
+  needs_vectors = True  # The atoms are relaxed.
+
+  @property
+  def differentiates_f(self) -> bool:
+    return self.with_f
+
+  @property
+  def num_references(self) -> int:
+    # Calls of a network are cheap compared with calls of `f`.
+    return 0 if self.with_f else 8
 
   def bind(self, *inputs: Any) -> 'RELAX':
     # A control variate with one argument takes the atoms only.
@@ -141,8 +155,6 @@ class RELAX(RelaxedControlVariate):
   def control_variate_at(
     self, f: Integrand, relaxed: tf.Tensor, batch_shape: list[Any]
   ) -> tuple[tf.Tensor, tf.Tensor]:
-    del f
-
     def network(x: tf.Tensor) -> tf.Tensor:
       value = tf.convert_to_tensor(self.control_variate(x, *self._inputs))
       # A network with one output unit returns an axis of size 1.
@@ -151,6 +163,10 @@ class RELAX(RelaxedControlVariate):
         tf.squeeze(value, -1) if has_unit and value.shape[-1] == 1 else value
       )
 
-    return value_and_slope(
+    value, slope = value_and_slope(
       CheckedIntegrand(network, batch_shape, 'control_variate'), relaxed, self
     )
+    if not self.with_f:
+      return value, slope
+    value_of_f, slope_of_f = value_and_slope(f, relaxed, self)
+    return tf.cast(value, value_of_f.dtype) + value_of_f, slope + slope_of_f
