@@ -60,8 +60,31 @@ def _variational_loss(number):
   )
 
 
+def _of_bits(make):
+  """The estimate of an estimator that is made anew for each number."""
+
+  def compute(number):
+    logits = tf.constant(_LOGITS)
+    estimator = make()
+    with tf.GradientTape() as tape:
+      tape.watch(logits)
+      q = tfd.Independent(tfd.Bernoulli(logits=logits), 1)
+      value = tfp_rb.expectation(
+        lambda z: tf.reduce_sum(_COST * tf.cast(z, tf.float64), axis=-1) ** 2,
+        q,
+        estimator,
+        seed=tf.stack([7, number]),
+      )
+    return [value, tape.gradient(value, logits)]
+
+  return compute
+
+
 # These can be traced: the number may be a Tensor.
 TRACEABLE = {
+  'DoubleControlVariate': _of_bits(
+    lambda: tfp_rb.DoubleControlVariate(0.5, num_samples=3)
+  ),
   'IID': _expectation(_summed(baseline=tfp_rb.baselines.LeaveOneOut())),
   'Stratified': _expectation(_summed(tfp_rb.samplers.Stratified())),
   'WithoutReplacement': _expectation(

@@ -87,6 +87,7 @@ def test_every_exported_estimator_has_a_row():
   q = zoo.DISTRIBUTIONS['OneHotCategorical'].make()
   rows = {type(make(name)) for name in zoo.ESTIMATORS}
   rows |= {type(row.make(1, q)) for row in zoo.DIFFERENTIATING.values()}
+  rows |= {type(row.make(2)) for row in zoo.JOINT.values()}
   assert exported <= rows
 
 

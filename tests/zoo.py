@@ -224,6 +224,49 @@ DIFFERENTIATING = {
 RESTRICTABLE = [name for name, row in DIFFERENTIATING.items() if row.has_noise]
 
 
+class JointRow(NamedTuple):
+  """An estimator that draws joint values itself, and nothing else is summed.
+
+  `make` takes the number of evaluations of `f`, which is even. `kinds` lists
+  the relaxable distributions that it supports.
+  """
+
+  make: Callable  # num_evaluations -> estimator
+  kinds: Sequence
+  differentiates_f: bool = True
+
+
+BITS = (
+  'Bernoulli',
+  'Bernoulli-probs',
+  'Sample',
+  'Independent-Bernoulli',
+)
+VECTORS = (
+  'OneHotCategorical',
+  'OneHotCategorical-probs',
+  'Independent-OneHotCategorical',
+)
+# Those whose atoms have a relaxation.
+RELAXABLE = (*VECTORS, *BITS)
+
+
+def _stein(num_evaluations):
+  estimator = tfp_rb.Stein(num_samples=num_evaluations)
+  # It starts at 0, where the network has no effect.
+  estimator.baseline_scale.assign(0.8)
+  estimator.score_scale.assign(-0.6)
+  return estimator
+
+
+JOINT = {
+  'DoubleControlVariate': JointRow(
+    lambda n: tfp_rb.DoubleControlVariate(0.75, num_samples=n), RELAXABLE
+  ),
+  'Stein': JointRow(_stein, RELAXABLE),
+}
+
+
 class DistributionRow(NamedTuple):
   """A distribution made from one parameter.
 
@@ -456,17 +499,6 @@ DISTRIBUTIONS = {
     _numbers(2, 2), _nested_finite, _arrays_of(_one_hot(2), 2, 2)
   ),
 }
-
-# Those whose atoms have a relaxation.
-RELAXABLE = (
-  'OneHotCategorical',
-  'OneHotCategorical-probs',
-  'Bernoulli',
-  'Bernoulli-probs',
-  'Sample',
-  'Independent-OneHotCategorical',
-  'Independent-Bernoulli',
-)
 
 SAMPLERS = {
   name: getattr(tfp_rb.samplers, name)

@@ -2,6 +2,7 @@
 
 from tfp_rb.estimators.base import Estimate, GradientEstimator
 from tfp_rb.estimators.darn import DARN
+from tfp_rb.estimators.double_control_variate import DoubleControlVariate
 from tfp_rb.estimators.exact import Exact
 from tfp_rb.estimators.gumbel_softmax import GumbelSoftmax
 from tfp_rb.estimators.local_expectation import local_expectation
@@ -13,11 +14,13 @@ from tfp_rb.estimators.rebar import REBAR
 from tfp_rb.estimators.reinforce import REINFORCE
 from tfp_rb.estimators.reinmax import ReinMax
 from tfp_rb.estimators.relax import RELAX
+from tfp_rb.estimators.stein import Stein
 from tfp_rb.estimators.temperature import AnnealedTemperature
 
 __all__ = [
   'AnnealedTemperature',
   'DARN',
+  'DoubleControlVariate',
   'Estimate',
   'Exact',
   'GradientEstimator',
@@ -28,6 +31,7 @@ __all__ = [
   'REINFORCE',
   'RELAX',
   'ReinMax',
+  'Stein',
   'local_expectation',
   'pooled',
   'rao_blackwellize',
