@@ -82,6 +82,9 @@ def _of_bits(make):
 
 # These can be traced: the number may be a Tensor.
 TRACEABLE = {
+  'ARMS': _of_bits(tfp_rb.ARMS),
+  'Antithetic': _expectation(_summed(tfp_rb.samplers.Antithetic())),
+  'DisARM': _of_bits(tfp_rb.DisARM),
   'DoubleControlVariate': _of_bits(
     lambda: tfp_rb.DoubleControlVariate(0.5, num_samples=3)
   ),

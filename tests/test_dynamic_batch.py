@@ -24,6 +24,9 @@ FORMS = {
   'WithoutReplacement': tfp_rb.rao_blackwellize(
     LEAVE_ONE_OUT, num_summed=0, sampler=samplers.WithoutReplacement()
   ),
+  'Antithetic': tfp_rb.rao_blackwellize(
+    REINFORCE, num_summed=1, sampler=samplers.Antithetic()
+  ),
   'Stratified': tfp_rb.rao_blackwellize(
     REINFORCE, num_summed=1, sampler=samplers.Stratified()
   ),

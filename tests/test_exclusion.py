@@ -437,7 +437,7 @@ def test_random_sets_are_summed_without_bias(seed, sampler):
   estimator = tfp_rb.rao_blackwellize(
     tfp_rb.REINFORCE(baseline=baselines.LeaveOneOut(), num_samples=2),
     atoms=named(values),
-    sampler=getattr(tfp_rb.samplers, sampler)(),
+    sampler=zoo.SAMPLERS[sampler](),
   )
   assert_mean_is_explicit_sum('Categorical', estimator)
 
@@ -534,12 +534,12 @@ def test_impossible_values_may_be_named_without_bias(values, num_samples):
 
 
 @pytest.mark.parametrize('values', WITH_IMPOSSIBLE, ids=str)
-@pytest.mark.parametrize('sampler', ['IID', 'Stratified', 'WithoutReplacement'])
+@pytest.mark.parametrize('sampler', zoo.SAMPLERS)
 def test_f_is_never_evaluated_at_an_impossible_value(values, sampler):
   estimator = tfp_rb.rao_blackwellize(
     tfp_rb.REINFORCE(num_samples=1 if len(values) == 4 else 2),
     atoms=named(values),
-    sampler=getattr(tfp_rb.samplers, sampler)(),
+    sampler=zoo.SAMPLERS[sampler](),
   )
   logits = tf.tile(
     tf.constant([[0.3, 1.0, -0.5, 0.0, 0.8]], tf.float64), [200, 1]

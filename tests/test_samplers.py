@@ -700,7 +700,13 @@ def test_no_more_values_are_drawn_than_there_are(num_summed, num_samples):
 
 
 @pytest.mark.parametrize(
-  'sampler', [samplers.Stratified(), samplers.WithoutReplacement()], ids=repr
+  'sampler',
+  [
+    samplers.Antithetic(),
+    samplers.Stratified(),
+    samplers.WithoutReplacement(),
+  ],
+  ids=repr,
 )
 def test_a_budget_is_spent_on_independent_draws_only(sampler):
   with raises(ValueError, 'sampler'):
@@ -731,13 +737,14 @@ def partition_of_user(q, num_summed):
   )
 
 
-def test_stratified_draws_need_a_partition_of_this_library(monkeypatch):
+@pytest.mark.parametrize('name', ['Antithetic', 'Stratified'])
+def test_uniforms_need_a_partition_of_this_library(name, monkeypatch):
   internals.copy_registry(monkeypatch)
   tfp_rb.RegisterPartition(OfUser)(partition_of_user)
   q = OfUser(logits=[0.0, 1.0, 2.0])
   for num_summed in (0, 1):
-    estimator = estimator_of(num_summed, 2, sampler=samplers.Stratified)
-    with raises(NotImplementedError, 'samplers.Stratified'):
+    estimator = estimator_of(num_summed, 2, sampler=zoo.SAMPLERS[name])
+    with raises(NotImplementedError, f'samplers.{name}'):
       estimator.sample_atoms(q, tf.constant([0, 1]))
 
 
@@ -760,7 +767,8 @@ def test_a_partition_of_the_user_is_drawn_without_replacement(monkeypatch):
 
 
 @pytest.mark.parametrize(
-  'sampler', [samplers.Stratified, samplers.WithoutReplacement]
+  'sampler',
+  [samplers.Antithetic, samplers.Stratified, samplers.WithoutReplacement],
 )
 def test_atoms_are_equal_in_eager_graph_and_xla(sampler):
   estimator = estimator_of(1, 2, sampler=sampler)
@@ -823,6 +831,7 @@ HARD_LOGITS = np.array([
     (4, 1, samplers.WithoutReplacement, baselines.LeaveOneOut()),
     (1, 3, samplers.Stratified, None),
     (4, 3, samplers.Stratified, 1.0),
+    (1, 4, samplers.Antithetic, baselines.LeaveOneOut()),
   ],
 )
 def test_value_and_gradient_are_finite_for_extreme_logits(

@@ -260,6 +260,10 @@ def _stein(num_evaluations):
 
 
 JOINT = {
+  'ARMS': JointRow(tfp_rb.ARMS, BITS, differentiates_f=False),
+  'DisARM': JointRow(
+    lambda n: tfp_rb.DisARM(n // 2), BITS, differentiates_f=False
+  ),
   'DoubleControlVariate': JointRow(
     lambda n: tfp_rb.DoubleControlVariate(0.75, num_samples=n), RELAXABLE
   ),
@@ -502,7 +506,7 @@ DISTRIBUTIONS = {
 
 SAMPLERS = {
   name: getattr(tfp_rb.samplers, name)
-  for name in ('IID', 'Stratified', 'WithoutReplacement')
+  for name in ('Antithetic', 'IID', 'Stratified', 'WithoutReplacement')
 }
 
 

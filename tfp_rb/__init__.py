@@ -18,12 +18,14 @@ from tfp_rb._comparisons import (
 from tfp_rb._expectation import expectation
 from tfp_rb.designs import Atoms
 from tfp_rb.estimators import (
+  ARMS,
   DARN,
   NVIL,
   REBAR,
   REINFORCE,
   RELAX,
   AnnealedTemperature,
+  DisARM,
   DoubleControlVariate,
   Estimate,
   Exact,
@@ -40,9 +42,11 @@ from tfp_rb.partitions import Partition, RegisterPartition, partition
 from tfp_rb.version import __version__
 
 __all__ = [
+  'ARMS',
   'AnnealedTemperature',
   'Atoms',
   'DARN',
+  'DisARM',
   'DoubleControlVariate',
   'Estimate',
   'Exact',

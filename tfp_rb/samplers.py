@@ -1,11 +1,19 @@
-"""How the rest is drawn: independently, stratified, or without replacement."""
+"""How the rest is drawn: independently, dependently, or without replacement."""
 
 from tfp_rb.designs.samplers import (
   IID,
+  Antithetic,
   Draws,
   Sampler,
   Stratified,
   WithoutReplacement,
 )
 
-__all__ = ['Draws', 'IID', 'Sampler', 'Stratified', 'WithoutReplacement']
+__all__ = [
+  'Antithetic',
+  'Draws',
+  'IID',
+  'Sampler',
+  'Stratified',
+  'WithoutReplacement',
+]

@@ -27,7 +27,7 @@ from tfp_rb.designs.pooled import (
   outcomes,
   sum_by_row,
 )
-from tfp_rb.designs.samplers import IID, Sampler, check_sampler
+from tfp_rb.designs.samplers import IID, Antithetic, Sampler, check_sampler
 from tfp_rb.designs.site_integrand import SiteIntegrand, known_integrands
 from tfp_rb.designs.sites import (
   JointFirst,
@@ -39,6 +39,7 @@ from tfp_rb.designs.sites import (
 from tfp_rb.designs.top_k import given, top_k
 
 __all__ = [
+  'Antithetic',
   'Atoms',
   'CheckedIntegrand',
   'Evaluation',

@@ -1,7 +1,9 @@
 """Gradient estimators: each says what `g` is at an atom."""
 
+from tfp_rb.estimators.arms import ARMS
 from tfp_rb.estimators.base import Estimate, GradientEstimator
 from tfp_rb.estimators.darn import DARN
+from tfp_rb.estimators.disarm import DisARM
 from tfp_rb.estimators.double_control_variate import DoubleControlVariate
 from tfp_rb.estimators.exact import Exact
 from tfp_rb.estimators.gumbel_softmax import GumbelSoftmax
@@ -18,8 +20,10 @@ from tfp_rb.estimators.stein import Stein
 from tfp_rb.estimators.temperature import AnnealedTemperature
 
 __all__ = [
+  'ARMS',
   'AnnealedTemperature',
   'DARN',
+  'DisARM',
   'DoubleControlVariate',
   'Estimate',
   'Exact',
