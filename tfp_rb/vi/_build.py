@@ -259,7 +259,15 @@ def _one_hot_categorical(part: _Part, base: Distribution) -> Distribution:
 
 def _paths(part: _Part, base: Distribution) -> Distribution:
   """Returns a chain that starts at the averaged probabilities of the prior."""
-  del base
+  first = getattr(base, 'initial_state_prior', None)
+  if first is not None and not isinstance(
+    first, tfd.Categorical | tfd.Bernoulli
+  ):
+    raise ValueError(
+      f'{part.name!r} must have a finite set of states, but is a '
+      f'`{type(base).__name__}` that starts with a `{type(first).__name__}`. '
+      'Pin it, or build the surrogate by hand.'
+    )
 
   def logits_of(function: Callable[[CategoricalChain], tf.Tensor]) -> tf.Tensor:
     probs = part.average(
