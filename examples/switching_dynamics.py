@@ -1,0 +1,382 @@
+"""A switching linear dynamical system, with a posterior over whole paths.
+
+Each of 8 series has 200 steps and 3 regimes. Given the regimes the state is
+Gaussian, and `f` is the log-likelihood of a Kalman filter that runs along the
+whole path: it is no sum over the steps that could be computed exactly. Learned
+are the dynamics, which all series share, and for each series a posterior over
+its 3^200 paths, by maximising the ELBO. The posterior is a mean field
+(independent regimes) or a chain (`CategoricalChain`), and the estimator is
+
+* by step: all three regimes are summed at one step after the other, given all
+  others (`local_expectation`). In a chain the level is a running mean of the
+  loss of each series;
+* draws: whole paths with a leave-one-out baseline;
+* 8 best + draws: the 8 best paths summed, and draws from all others;
+* pooled: one budget for all series.
+
+In a step, the first group of methods spends as many evaluations of `f` on each
+series as summing step by step takes, 401. The second group spends 40, which is
+all that a pool has use for, and runs ten times as many steps. So the number of
+evaluations is the same in all runs; it is counted and printed. All start from
+the same dynamics, found by clustering the angles of short windows, and from the
+uniform law of the paths. All run at each step size of the same grid (Adam,
+falling to 0 as a cosine; the dynamics have a fixed step size), and the run with
+the best final ELBO is reported.
+
+A second part fits series of 8 steps at the true dynamics, where all 3^8 paths
+can be listed: the divergence from the exact posterior is exact, and `Exact`
+shows how close each family can come.
+
+  python examples/switching_dynamics.py --output_dir=outputs/switching_dynamics
+
+A run that is stopped goes on where it was when started again with the same
+flags, and ends with the same numbers.
+"""
+
+import functools
+import pathlib
+import time
+
+from absl import app, flags
+import keras
+import numpy as np
+import tensorflow as tf
+import tqdm
+
+import kept_files
+import switching_methods
+import switching_model
+import switching_report
+import tfp_rb
+import training_runs
+
+FLAGS = flags.FLAGS
+DYNAMICS_RATE = 0.02
+LEVEL_DECAY = 0.9
+NUM_EVALUATION_DRAWS = 200
+
+
+class Fit:
+  """A method on given series: compiled once, run at several step sizes."""
+
+  def __init__(
+    self, method, y, start, num_evaluations, learns_dynamics, jit_compile=True
+  ):
+    """Makes variables, and traces one step to count its evaluations.
+
+    Args:
+      method: `Method`.
+      y: Observations `[S, T, 2]`.
+      start: `Dynamics` to start from.
+      num_evaluations: Python `int`, for each series and step.
+      learns_dynamics: Python `bool`.
+      jit_compile: Python `bool`.
+    """
+    num_series, num_steps = y.shape[:2]
+    self.model = switching_model.Model(y, start)
+    self.surrogate = switching_methods.make_surrogate(
+      method.is_chain, num_series, num_steps
+    )
+    self._levels = tf.Variable(tf.zeros([num_series]))
+    self._is_first = tf.Variable(True)
+    self._make = functools.partial(method.make, num_evaluations, num_series)
+    groups = [list(self.surrogate.trainable_variables)]
+    if learns_dynamics:
+      groups.append(list(self.model.trainable_variables))
+    self._groups = [(keras.optimizers.Adam(), group) for group in groups]
+    for optimizer, group in self._groups:
+      optimizer.build(group)
+    self._start = [v.numpy() for v in self.variables]
+    compiled = functools.partial(
+      tf.function, jit_compile=jit_compile, autograph=False
+    )
+    self._step, self._elbo = map(compiled, (self._one_step, self._estimate))
+    self.evaluations = None  # in a step, for each series: counted
+    self._step.get_concrete_function(tf.constant([0, 0]))
+
+  @property
+  def variables(self):
+    """Everything that a checkpoint has to hold."""
+    own = [self._levels, self._is_first]
+    for optimizer, group in self._groups:
+      own += [*group, *(v for v in optimizer.variables if v.dtype != 'string')]
+    return own
+
+  def restart(self):
+    """Puts all variables back."""
+    for variable, value in zip(self.variables, self._start, strict=True):
+      variable.assign(value)
+
+  def _one_step(self, seed):
+    counts = []
+
+    def target(z, rows=None):
+      own = 1 if rows is None else self.model.y.shape[0]
+      counts.append(z.shape[0] / own)
+      return self.model.log_joint(z, rows)
+
+    variables = [v for _, group in self._groups for v in group]
+    with tf.GradientTape() as tape:
+      loss = tfp_rb.vi.monte_carlo_variational_loss(
+        target,
+        self.surrogate,
+        gradient_estimator=self._make(self._levels.read_value()),
+        seed=seed,
+      )
+      mean = tf.reduce_mean(loss)
+    self.evaluations = sum(counts)
+    gradients = iter(tape.gradient(mean, variables))
+    for optimizer, group in self._groups:
+      optimizer.apply_gradients([(next(gradients), v) for v in group])
+    decay = tf.where(self._is_first, 0.0, LEVEL_DECAY)
+    self._levels.assign(decay * self._levels + (1.0 - decay) * loss)
+    self._is_first.assign(False)
+
+  def _estimate(self, seed):
+    """The ELBO of each series, by fresh draws and the exact entropy."""
+    z = self.surrogate.sample(NUM_EVALUATION_DRAWS, seed=seed)
+    log_joint = tf.reduce_mean(self.model.log_joint(z), axis=0)
+    return log_joint + self.surrogate.entropy()
+
+  def train(self, first, last, num_steps, rate, seed):
+    """Runs steps; returns CPU seconds, which other programs hardly change."""
+    start = time.process_time()
+    for i in range(first, last):
+      decay = 0.5 * (1.0 + np.cos(np.pi * i / num_steps))
+      rates = (rate * decay, DYNAMICS_RATE * decay)
+      for (optimizer, _), value in zip(self._groups, rates, strict=False):
+        optimizer.learning_rate = value
+      self._step(tf.constant([seed, i]))
+    self._levels.numpy()  # waits for the last step
+    return time.process_time() - start
+
+  def elbo(self, seed):
+    """Returns the estimated ELBO of a series, in the mean."""
+    return float(tf.reduce_mean(self._elbo(tf.constant([seed, 2**30]))))
+
+
+def exact_divergence(fit, posterior):
+  """Mean of `KL(q || p)` over the series, by all paths.
+
+  Args:
+    fit: `Fit`.
+    posterior: Log-probabilities `[K^T, S]`.
+
+  Returns:
+    divergence: Python `float`.
+  """
+  paths = switching_model.all_paths(fit.model.y.shape[1])
+  log_q = fit.surrogate.log_prob(paths[:, np.newaxis])
+  terms = tf.math.multiply_no_nan(log_q - posterior, tf.exp(log_q))
+  return float(tf.reduce_mean(tf.reduce_sum(terms, axis=0)))
+
+
+def exact_posterior(y, dynamics):
+  """Log-probabilities of all paths `[K^T, S]`, and the log evidences `[S]`."""
+  model = switching_model.Model(y, dynamics)
+  paths = switching_model.all_paths(y.shape[1])
+  z = np.repeat(paths[:, np.newaxis], len(y), axis=1)
+  log_joint = tf.function(model.log_joint)(tf.constant(z))
+  evidence = tf.reduce_logsumexp(log_joint, axis=0)
+  return log_joint - evidence, evidence
+
+
+def run(fit, path, setting, measure, restart, bar):
+  """Fits at one step size, or goes on where a run was stopped.
+
+  Args:
+    fit: `Fit`.
+    path: `pathlib.Path` of the checkpoint.
+    setting: Tuple of the step size, the number of steps, the number of steps
+      between two measurements, and the seed.
+    measure: Callable, from a `Fit` to a dictionary of numbers.
+    restart: Python `bool`, whether to begin again from a damaged file.
+    bar: A progress bar; a measurement counts as one.
+
+  Returns:
+    rows: List of dictionaries, one for each measurement.
+  """
+  rate, num_steps, every, seed = setting
+  fit.restart()
+  rows = load(fit, path, restart)
+  if not rows:
+    rows = [{'step': 0, 'evaluations': 0.0, 'seconds': 0.0, **measure(fit)}]
+    fit.train(0, 1, num_steps, rate, seed)  # compiles, which is not timed
+    fit.restart()
+  bar.update(len(rows) - 1)
+  while (done := int(rows[-1]['step'])) < num_steps:
+    last = min(done + every, num_steps)
+    seconds = fit.train(done, last, num_steps, rate, seed)
+    rows.append({
+      'step': last, 'evaluations': last * fit.evaluations,
+      'seconds': rows[-1]['seconds'] + seconds, **measure(fit),
+    })  # fmt: skip
+    save(fit, path, rows)
+    bar.update()
+  return rows
+
+
+def save(fit, path, rows):
+  """Writes one file with all variables and all rows, or leaves the old one."""
+  content = {f'variable_{i}': v.numpy() for i, v in enumerate(fit.variables)}
+  content |= {name: [row[name] for row in rows] for name in rows[0]}
+  unfinished = path.with_suffix('.part')
+  path.parent.mkdir(parents=True, exist_ok=True)
+  num_bytes = sum(np.asarray(x).nbytes for x in content.values())
+  with (
+    kept_files.room_for(path, num_bytes, unfinished),
+    unfinished.open('wb') as file,
+  ):
+    np.savez(file, **content)
+  kept_files.put(unfinished, path)
+
+
+def load(fit, path, restart):
+  """Reads what `save` wrote; returns no rows if there is nothing."""
+  if not kept_files.is_known(path):
+    return []
+  problem = kept_files.problem_of(path)
+  if problem:
+    message = f'`{path}` {problem}.'
+    if not restart:
+      raise kept_files.Refused(
+        f'{message} Restore it from a copy, or pass `--restart` to fit it anew.'
+      )
+    print(f'{message} It is fitted anew.')
+    return []
+  with np.load(path, allow_pickle=False) as content:
+    for i, variable in enumerate(fit.variables):
+      variable.assign(content[f'variable_{i}'])
+    names = [x for x in content.files if not x.startswith('variable_')]
+    columns = [content[name].tolist() for name in names]
+  return [dict(zip(names, values)) for values in zip(*columns, strict=True)]
+
+
+def compare(part, methods, y, start, settings, measure, output):
+  """Fits by all methods at all step sizes.
+
+  Args:
+    part: Python `str`, the name of the folder.
+    methods: Dictionary of `Method`s.
+    y: Observations `[S, T, 2]`.
+    start: `Dynamics` to start from; learned if `measure` is of the ELBO.
+    settings: Dictionary with `rates`, `steps`, `every`, `seed`, `restart`
+        and `jit_compile`.
+    measure: Callable, from a `Fit` to a dictionary of numbers.
+    output: `pathlib.Path` of the folder.
+
+  Returns:
+    rows: List of dictionaries, of all runs.
+    best: Dictionary of method to its best step size, marginals and dynamics.
+  """
+  num_evaluations = y.shape[1] * (switching_model.NUM_REGIMES - 1) + 1
+  rows, best = [], {}
+  num_points = -(-settings['steps'] // settings['every'])
+  total = num_points * len(methods) * len(settings['rates'])
+  with tqdm.tqdm(total=total, unit='point') as bar:
+    for name, method in methods.items():
+      bar.set_description(f'{part}, {name}')
+      fit = Fit(
+        method, y, start, num_evaluations, part == 'long',
+        settings['jit_compile'],
+      )  # fmt: skip
+      num_steps, every = settings['steps'], settings['every']
+      if 'exact' not in name:  # equal evaluations in all, if not in a step
+        every = max(1, round(every * num_evaluations / fit.evaluations))
+        num_steps = num_points * every
+      for rate in settings['rates']:
+        found = run(
+          fit, output / part / name / f'{rate:g}.npz',
+          (rate, num_steps, every, settings['seed']), measure,
+          settings['restart'], bar,
+        )  # fmt: skip
+        rows += [{'method': name, 'step_size': rate, **row} for row in found]
+        loss = switching_report.loss_of(found[-1])
+        if name not in best or loss < best[name]['loss']:
+          best[name] = {
+            'loss': loss, 'step_size': rate,
+            'marginals': switching_methods.marginals_of(fit.surrogate).numpy(),
+            'dynamics': fit.model.dynamics(),
+          }  # fmt: skip
+  return rows, best
+
+
+def measure_long(z, seed, fit):
+  found = switching_methods.marginals_of(fit.surrogate).numpy().argmax(axis=-1)
+  share, order = switching_model.best_permutation(found, z)
+  dynamics, truth = fit.model.dynamics(), switching_model.TRUTH
+  error = lambda name: float(
+    np.abs(getattr(dynamics, name)[order] - getattr(truth, name)).mean()
+  )
+  return {
+    'elbo': fit.elbo(seed), 'right_regimes': share,
+    **{f'{x}_error': error(x) for x in ('angle', 'radius', 'scale')},
+  }  # fmt: skip
+
+
+def main(argv):
+  del argv
+  tf.get_logger().setLevel('ERROR')  # a function for each method is intended
+  output = pathlib.Path(FLAGS.output_dir)
+  about = {
+    name: FLAGS[name].value
+    for name in ('series', 'length', 'steps', 'short_steps', 'step_sizes',
+                 'seed', 'smoke')
+  }  # fmt: skip
+  long_steps, short_steps, length, num_series = (
+    FLAGS.steps, FLAGS.short_steps, FLAGS.length, FLAGS.series
+  )  # fmt: skip
+  settings = {
+    'rates': [float(x) for x in FLAGS.step_sizes], 'seed': FLAGS.seed,
+    'restart': FLAGS.restart, 'jit_compile': not FLAGS.smoke,
+  }  # fmt: skip
+  if FLAGS.smoke:
+    long_steps, short_steps, length, num_series = 2, 2, 12, 2
+    settings['rates'] = settings['rates'][:1]
+  every = lambda steps: max(1, steps // 20)
+
+  with kept_files.lock(output / 'run.lock'):
+    training_runs.start_of(
+      output / 'settings.json', about, dict, FLAGS.restart
+    )  # fmt: skip
+    z, y = switching_model.simulate(num_series, length, FLAGS.seed)
+    long = compare(
+      'long', switching_methods.METHODS, y, switching_model.first_guess(y),
+      {**settings, 'steps': long_steps, 'every': every(long_steps)},
+      functools.partial(measure_long, z, FLAGS.seed), output,
+    )  # fmt: skip
+    _, short_y = switching_model.simulate(8, 4 if FLAGS.smoke else 8, 1)
+    posterior, _ = exact_posterior(short_y, switching_model.TRUTH)
+    short = compare(
+      'short', switching_methods.SHORT_METHODS, short_y, switching_model.TRUTH,
+      {**settings, 'steps': short_steps, 'every': every(short_steps)},
+      lambda fit: {'kl': exact_divergence(fit, posterior)}, output,
+    )  # fmt: skip
+    switching_report.report(output, long, short, z)
+  print(
+    f'Figures and CSV files are in {output}; {time.process_time():.0f} seconds '
+    'of a CPU, compilation included'
+  )
+
+
+def define_flags():
+  """Of the script only: who imports it may import others with such flags."""
+  flags.DEFINE_integer('series', 8, 'Number of series.')
+  flags.DEFINE_integer('length', 200, 'Number of time steps.')
+  flags.DEFINE_integer('steps', 300, 'Steps of Adam.')
+  flags.DEFINE_integer('short_steps', 600, 'Steps of Adam on short series.')
+  flags.DEFINE_list(
+    'step_sizes', ['0.03', '0.1', '0.3'],
+    'Of Adam for the posterior; each method is run with each of them.',
+  )  # fmt: skip
+  flags.DEFINE_integer('seed', 0, 'Seed of everything.')
+  flags.DEFINE_string(
+    'output_dir', 'outputs/switching_dynamics', 'Where everything goes.'
+  )
+  flags.DEFINE_bool('restart', False, training_runs.RESTART_HELP)
+  flags.DEFINE_bool('smoke', False, 'A short run that shows it works.')
+
+
+if __name__ == '__main__':
+  define_flags()
+  app.run(main)

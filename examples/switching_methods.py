@@ -1,0 +1,88 @@
+"""The posteriors and estimators that `switching_dynamics.py` compares."""
+
+import collections
+import functools
+
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+import switching_model
+import tfp_rb
+
+tfd = tfp.distributions
+
+NUM_SUMMED = 8
+NUM_FEW = 40
+
+# `make` gets the evaluations for each series, the number of series, and a level
+# for each of them, and returns an estimator.
+Method = collections.namedtuple('Method', 'is_chain make')
+
+
+def _draws(n, num_series, levels):
+  del num_series, levels
+  return tfp_rb.REINFORCE(tfp_rb.baselines.LeaveOneOut(), num_samples=n)
+
+
+def _best(n, num_series, levels):
+  num_summed = min(NUM_SUMMED, n - 2)  # leave-one-out needs two draws
+  estimator = _draws(n - num_summed, num_series, levels)
+  return tfp_rb.rao_blackwellize(estimator, num_summed=num_summed)
+
+
+def _local(n, num_series, levels):
+  del n, num_series
+  return tfp_rb.local_expectation(
+    tfp_rb.REINFORCE(baseline=levels[:, tf.newaxis]),
+    num_summed=switching_model.NUM_REGIMES,
+  )
+
+
+def _few(make, n, num_series, levels):
+  return make(min(n, NUM_FEW), num_series, levels)
+
+
+def _pooled(n, num_series, levels):
+  del levels
+  return tfp_rb.pooled(budget=n * num_series, num_candidates=NUM_SUMMED)
+
+
+MANY = {
+  'mean field, by step': Method(False, _local),
+  'chain, draws': Method(True, _draws),
+  'chain, 8 best + draws': Method(True, _best),
+  'chain, by step': Method(True, _local),
+}
+# A pool has no use for more than 32 draws of a series.
+FEW = {
+  'mean field, 40 draws': Method(False, functools.partial(_few, _draws)),
+  'chain, 40 draws': Method(True, functools.partial(_few, _draws)),
+  'chain, 8 best + 32 draws': Method(True, functools.partial(_few, _best)),
+  'chain, pooled 40': Method(True, functools.partial(_few, _pooled)),
+}
+METHODS = {**MANY, **FEW}
+# Of short series, where no method spends more than 40 evaluations.
+SHORT_METHODS = {
+  **MANY,
+  'chain, pooled': Method(True, _pooled),
+  'mean field, exact': Method(False, lambda *_: tfp_rb.Exact()),
+  'chain, exact': Method(True, lambda *_: tfp_rb.Exact()),
+}
+
+
+def make_surrogate(is_chain, num_series, num_steps):
+  """The uniform law over the paths of each series, with variables."""
+  k = switching_model.NUM_REGIMES
+  zeros = lambda *shape: tf.Variable(tf.zeros([num_series, *shape]))
+  if is_chain:
+    return tfp_rb.distributions.CategoricalChain(
+      zeros(k), zeros(num_steps - 1, k, k)
+    )
+  return tfd.Independent(tfd.Categorical(logits=zeros(num_steps, k)), 1)
+
+
+def marginals_of(surrogate):
+  """Probabilities of the regimes at each step, `[S, T, K]`."""
+  if isinstance(surrogate, tfd.Independent):
+    return surrogate.distribution.probs_parameter()
+  return surrogate.marginals()[0]
