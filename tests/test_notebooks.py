@@ -50,7 +50,7 @@ def named(paths):
 
 
 def test_there_are_notebooks():
-  assert len(NOTEBOOKS) == 5
+  assert len(NOTEBOOKS) == 6
 
 
 @pytest.mark.slow
