@@ -366,10 +366,12 @@ class CategoricalChain(CompositeDistribution):
     the chain and w.r.t. the terms is exact, too.
 
     Args:
-      unary_terms: `Tensor` that broadcasts to `[..., T, K]`, or `None`.
-      pairwise_terms: `Tensor` that broadcasts to `[..., T - 1, K, K]`; row:
-        state before. `None` if there are none. Terms of states and transitions
-        of probability 0 count as 0, even if they are infinite or NaN.
+      unary_terms: `Tensor` of shape `[..., T, K]`, or `None`.
+      pairwise_terms: `Tensor` of shape `[..., T - 1, K, K]`; the row is the
+        state before. `None` if there are none. An axis may have size 1 if the
+        terms do not depend on it: pass `terms[tf.newaxis]` for terms `[K, K]`
+        that are the same at all steps. Terms of states and transitions of
+        probability 0 count as 0, even if they are infinite or NaN.
 
     Returns:
       expectation: Differentiable `Tensor`. Its shape is the batch shape,
