@@ -550,6 +550,55 @@ def test_eager_graph_and_xla_agree():
   assert of_any(*(x[:0] for x in arguments))[0].shape == [0]
 
 
+@pytest.mark.parametrize(
+  'name, sample_size',
+  [
+    ('named', None),
+    ('named', 2),
+    ('auto-batched', None),
+    ('named', 'path'),
+    ('late', 'path'),
+  ],
+)
+def test_a_joint_surrogate_takes_a_batch_of_unknown_size(name, sample_size):
+  def surrogate(a, b, loc):
+    law = tfd.Normal(loc, SCALE)
+    if name == 'late':
+      first = lambda path: tf.cast(path[..., 0], tf.float64)
+      late = lambda path: tfd.Normal(loc + first(path), SCALE)
+      return tfd.JointDistributionNamed({'x': late, 'path': of_chain(a, b)})
+    parts = {'x': law, 'path': lambda x: of_chain(a + x[..., tf.newaxis], b)}
+    if name == 'named':
+      return tfd.JointDistributionNamed(parts)
+    return tfd.JointDistributionNamedAutoBatched(parts, batch_ndims=1)
+
+  def value_and_gradients(*arguments):
+    kwargs = {}
+    if sample_size == 'path':
+      target = lambda x, path: score(path) - x**2
+    else:
+      kwargs = {'sample_size': sample_size}
+      target = tfp_rb.vi.ChainTarget(
+        transition=lambda t, before, z, x: transition(t, before, z),
+        other=lambda x: -(x**2),
+      )
+    with tf.GradientTape() as tape:
+      tape.watch(arguments)
+      loss = loss_of(target, surrogate(*arguments), **kwargs)
+    return [loss, *tape.gradient(loss, arguments)]
+
+  arguments = tf.constant([A, -A]), tf.constant([B, B]), tf.constant(LOC[:2])
+  unknown = [tf.TensorSpec([None, *x.shape[1:]], tf.float64) for x in arguments]
+  of_any = tf.function(
+    value_and_gradients, input_signature=unknown, autograph=False
+  )
+  for size in (2, 1):
+    own = [x[:size] for x in arguments]
+    for actual, desired in zip(of_any(*own), value_and_gradients(*own)):
+      np.testing.assert_allclose(actual, desired, atol=1e-12)
+  assert of_any(*(x[:0] for x in arguments))[0].shape == [0]
+
+
 @pytest.mark.parametrize('dtype', [tf.float32, tf.float64])
 def test_the_loss_has_the_dtype_of_the_chain(dtype):
   q = CategoricalChain(tf.constant(A, dtype), tf.constant(B, dtype))

@@ -7,6 +7,7 @@ __all__ = [
   'batch_shape',
   'broadcast',
   'event_shape',
+  'filled',
   'is_same',
   'leading',
   'size',
@@ -44,6 +45,11 @@ def _as_list(static, dynamic_fn):
       'The batch and event shapes of `distribution` must have a known number '
       f'of dimensions; got {static}. Set the static shape of its parameters.'
     )
+  return filled(static, dynamic)
+
+
+def filled(static, dynamic):
+  """Returns a static shape whose unknown sizes are taken from a Tensor."""
   return [
     dynamic[i] if n is None else n for i, n in enumerate(static.as_list())
   ]

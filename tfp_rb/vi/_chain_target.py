@@ -170,7 +170,7 @@ class ChainTarget:
       loss = self._loss_of_path(
         joint.with_batch_of_whole(laws[path], 0),
         joint.names[path],
-        joint.batch_shape.as_list(),
+        joint.batch_sizes,
         *_arguments_besides(joint, drawn, path),
       )
       if exact_entropy:

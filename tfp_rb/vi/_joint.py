@@ -178,6 +178,8 @@ class Joint:
   Attributes:
     batch_shape: `tf.TensorShape` to which the batch shapes of the parts
       broadcast.
+    batch_sizes: List, the same as Python `int`s and, where a size is not known
+      statically, scalar `Tensor`s.
     names: List of `str`.
     discrete: List of `int`s, in the order of their dependence.
     early: List of `int`s, continuous parts that depend on no discrete one.
@@ -195,15 +197,10 @@ class Joint:
     batch_shapes = tf.nest.flatten(q.batch_shape)
     if self._is_auto_batched:
       batch_shapes *= self.num_parts
-    self._shapes = [
-      batch_shape + event_shape
-      for batch_shape, event_shape in zip(
-        batch_shapes, tf.nest.flatten(q.event_shape), strict=True
-      )
-    ]
     self.batch_shape = functools.reduce(
       tf.broadcast_static_shape, batch_shapes, tf.TensorShape([])
     )
+    self._read_shapes(batch_shapes)
     self._read_graph()
     kinds = tf.nest.flatten(q.reparameterization_type)
     self.discrete = [
@@ -213,6 +210,23 @@ class Joint:
     self.late = [i for i in continuous if self.depends(i, on=self.discrete)]
     self.early = [i for i in continuous if i not in self.late]
     self._check_order()
+
+  def _read_shapes(self, batch_shapes: list[tf.TensorShape]) -> None:
+    """Reads the shapes of the parts, of which some sizes may be dynamic."""
+    q, event_shapes = self._q, tf.nest.flatten(self._q.event_shape)
+    batches = [shape.as_list() for shape in batch_shapes]
+    events = [shape.as_list() for shape in event_shapes]
+    if any(None in sizes for sizes in batches + events):
+      found = tf.nest.flatten(q.batch_shape_tensor())
+      if self._is_auto_batched:
+        found *= self.num_parts
+      batches = [shapes.filled(*x) for x in zip(batch_shapes, found)]
+      found = tf.nest.flatten(q.event_shape_tensor())
+      events = [shapes.filled(*x) for x in zip(event_shapes, found)]
+    self._shapes = [b + e for b, e in zip(batches, events, strict=True)]
+    self.batch_sizes: list[Any] = functools.reduce(
+      shapes.broadcast, batches, []
+    )
 
   def _check_order(self) -> None:
     """Raises if a discrete part depends on a late continuous one."""
@@ -269,7 +283,7 @@ class Joint:
   def repeat(self, value: tf.Tensor, index: int, num_values: Any) -> tf.Tensor:
     """Adds a first axis of size `num_values` to a part that has none yet."""
     shape = self._shapes[index]
-    if value.shape.rank > shape.rank:
+    if value.shape.rank > len(shape):
       return value
     return tf.broadcast_to(value, [num_values, *shape])
 
@@ -360,8 +374,8 @@ class Joint:
         measure = tf.reduce_sum(measure, axis=axes)
       else:
         # Batches broadcast from the right, but the first axis stays in front.
-        shape = measure.shape[len(lead) :]
-        ones = [1] * (self.batch_shape.rank - shape.rank)
+        shape = shapes.as_list(measure)[len(lead) :]
+        ones = [1] * (self.batch_shape.rank - len(shape))
         measure = tf.reshape(measure, [*lead, *ones, *shape])
       total += tf.cast(measure, dtype)
     return total
