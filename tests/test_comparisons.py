@@ -273,6 +273,8 @@ def test_errors_name_the_argument():
     tfp_rb.kl_divergence(q, lambda z: z)
   with raises(ValueError, 'p'):
     tfp_rb.kl_divergence(q, lambda z: tf.zeros([7]))
+  with raises(ValueError, 'p'):  # Its 4 sites would be read as 2 times 2.
+    tfp_rb.kl_divergence(tfd.Sample(q, 4), tfd.Sample(q, [2, 2]))
   with raises(ValueError, 'estimator'):
     tfp_rb.kl_divergence(q, q, tfp_rb.MuProp())
   with raises(ValueError, 'values'):

@@ -102,7 +102,7 @@ def kl_divergence(
 
   Raises:
     TypeError: `q` or `p` is not discrete, or `p` is not callable.
-    ValueError: `estimator` differentiates `f`.
+    ValueError: `estimator` differentiates `f`, or `p` has another event shape.
 
   #### Examples
 
@@ -193,6 +193,11 @@ def _expected_logs(
   check_discrete(q)
   if isinstance(p, tfd.Distribution):
     check_discrete(p)
+    if not p.event_shape.is_compatible_with(q.event_shape):
+      raise ValueError(
+        f'`p` must have the event shape of `q`, {q.event_shape}; got '
+        f'{p.event_shape}. Use distributions over the same values.'
+      )
     q, p = _same_batch(q, p)
     whole, whole_p = whole_of(q), whole_of(p)
     if estimator is None:
