@@ -289,3 +289,42 @@ def test_an_error_of_the_user_arrives_unchanged():
 
   q = tfd.Categorical(logits=[0.0, 1.0])
   assert_reaches_the_user(lambda f: tfp_rb.cross_entropy(q, f), log_p)
+
+
+@pytest.mark.parametrize(
+  ('q', 'p'),
+  [
+    (
+      tfd.FiniteDiscrete([0.0, 1.0, 2.0], probs=[0.3, 0.3, 0.4]),
+      tfd.FiniteDiscrete([0.0, 1.0, 5.0], probs=[0.3, 0.3, 0.4]),
+    ),
+    (tfd.Categorical(probs=[0.2] * 5), tfd.Categorical(probs=[0.3, 0.3, 0.4])),
+    (tfd.Categorical(probs=[0.2] * 5), tfd.Binomial(3, probs=0.5)),
+    (
+      tfd.FiniteDiscrete([0.0, 0.5], probs=[0.3, 0.7]),
+      tfd.Poisson(2.0),
+    ),
+    (
+      tfd.Sample(tfd.Categorical(probs=[0.2] * 5), 2),
+      tfd.Independent(tfd.Categorical(probs=[[0.5, 0.5]] * 2), 1),
+    ),
+  ],
+  ids=lambda d: d.name,
+)
+def test_a_value_that_the_other_cannot_take_makes_it_infinite(q, p):
+  q = q.copy(dtype=tf.float32) if q.dtype != p.dtype else q
+  for run in modes_of(lambda: tfp_rb.kl_divergence(q, p)).values():
+    assert run() == np.inf
+
+
+def test_an_impossible_value_has_no_probability():
+  for q, possible, impossible in (
+    (tfd.Categorical(probs=[0.5, 0.5]), 1, [2, -1]),
+    (tfd.FiniteDiscrete([0.0, 1.0], probs=[0.5, 0.5]), 1.0, [0.4, 7.0]),
+    (tfd.Poisson(2.0), 3.0, [-1.0, 0.5]),
+    (tfd.Binomial(4.0, probs=0.5), 4.0, [5.0, -2.0]),
+  ):
+    assert np.all(tfp_rb.log_prob_at(q, impossible) == -np.inf)
+    np.testing.assert_allclose(
+      tfp_rb.log_prob_at(q, [possible])[0], q.log_prob(possible), rtol=1e-6
+    )

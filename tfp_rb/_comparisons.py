@@ -66,7 +66,7 @@ def log_prob_at(
         f'{tf.TensorShape(expected)}; got {values.shape}. Add the axis of the '
         'values in front, and broadcast to the batch.'
       )
-    return whole_of(distribution).log_prob(values)
+    return whole_of(distribution).log_prob_anywhere(values)
 
 
 @do_not_convert
@@ -204,7 +204,7 @@ def _expected_logs(
       exact = whole.expect_log_probs(whole_p, scale_q, scale_p)
       if exact is not None:
         return exact
-    log_p = whole_p.log_prob
+    log_p = whole_p.log_prob_anywhere
   elif callable(p):
     whole = whole_of(q)
     log_p = _checked(p, whole)

@@ -207,6 +207,20 @@ class Partition:
     log_prob = self._log_prob_fn or self.distribution.log_prob
     return log_prob(values)
 
+  def log_prob_anywhere(self, values: tf.Tensor) -> tf.Tensor:
+    """Returns `log q`, with `-inf` for values outside the support.
+
+    `log_prob` looks up values without a check, because the values that it gets
+    come from a partition.
+
+    Args:
+      values: `Tensor` of shape `[m] + batch_shape + event_shape`.
+
+    Returns:
+      log_prob: `Tensor` of shape `[m] + batch_shape`.
+    """
+    return self.log_prob(values)
+
   def log_table(self) -> tuple[Any, tf.Tensor] | None:
     """Returns the log-probabilities of all values, in an order that is known.
 

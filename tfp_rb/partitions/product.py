@@ -279,6 +279,9 @@ class Product(Partition):
   def nearest(self, values):
     return self._sites.nearest(values)
 
+  def log_prob_anywhere(self, values):
+    return tf.reduce_sum(self._sites.log_prob_anywhere(values), self._axes)
+
   def score_norm(self, values):
     return tf.reduce_sum(self._sites.score_norm(values), self._axes)
 

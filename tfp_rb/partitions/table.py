@@ -102,11 +102,8 @@ class Table(Partition):
     return tf.reshape(self._blocks.log_highest(), self.batch_shape)
 
   def excluding(self, values):
-    # An impossible value may decode to a number outside the table.
-    index = tf.clip_by_value(self.decode(values), 0, self._table.shape[-1] - 1)
-    listed = self.encode(index)
     # A value that is not in the table has no mass and excludes nothing.
-    is_listed = _is_same_event(listed, values, index.shape.rank)
+    index, listed, is_listed = self._look_up(values)
     log_weights = tf.where(
       is_listed,
       tf.stop_gradient(self._log_prob(listed)),
@@ -123,6 +120,18 @@ class Table(Partition):
       _index=index,
       _rest_sums=rest_sums,
     )
+
+  def _look_up(self, values):
+    """Returns indices, the values there, and whether these are as given."""
+    # An impossible value may decode to a number outside the table.
+    index = tf.clip_by_value(self.decode(values), 0, self._table.shape[-1] - 1)
+    listed = self.encode(index)
+    return index, listed, _is_same_event(listed, values, index.shape.rank)
+
+  def log_prob_anywhere(self, values):
+    _, listed, is_listed = self._look_up(values)
+    log_prob = self.log_prob(listed)
+    return tf.where(is_listed, log_prob, tf.constant(-np.inf, log_prob.dtype))
 
   def rest_from_uniforms(self, u):
     u = self._flatten(u, event_rank=1)

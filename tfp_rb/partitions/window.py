@@ -217,6 +217,15 @@ class Window(Partition, metaclass=abc.ABCMeta):
   def nearest(self, values):
     return tf.round(values)
 
+  def log_prob_anywhere(self, values):
+    z = tf.cast(values, tf.float64)
+    is_possible = (z >= self.lowest) & (z <= self.highest)
+    is_possible &= tf.abs(z - tf.round(z)) <= 1e-5 * tf.maximum(tf.abs(z), 1.0)
+    # `lgamma` of an impossible value may be NaN, so the mode takes its place.
+    z = tf.where(is_possible, tf.round(z), self._mode)
+    log_prob = self.log_prob(tf.cast(z, values.dtype))
+    return tf.where(is_possible, log_prob, tf.constant(-np.inf, log_prob.dtype))
+
   def score_norm(self, values):
     score = self.score(tf.cast(values, tf.float64))
     return tf.cast(score**2, self._dtype)

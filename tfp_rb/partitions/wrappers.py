@@ -85,6 +85,10 @@ class Wrapped(Partition):
   def nearest(self, values):
     return self.outward_values(self._base.nearest(self.inward_values(values)))
 
+  def log_prob_anywhere(self, values):
+    log_prob = self._base.log_prob_anywhere(self.inward_values(values))
+    return self.outward(log_prob)
+
   def score_norm(self, values):
     return self.outward(self._base.score_norm(self.inward_values(values)))
 
@@ -208,6 +212,10 @@ class Broadcast(Wrapped):
   def nearest(self, values):
     nearest = self._base.nearest(self.inward_values(values))
     return self._spread(nearest, shapes.leading(values), self._event_rank)
+
+  def log_prob_anywhere(self, values):
+    log_prob = self._base.log_prob_anywhere(self.inward_values(values))
+    return self._spread(log_prob, shapes.leading(values))
 
   def score_norm(self, values):
     score_norm = self._base.score_norm(self.inward_values(values))
