@@ -1,4 +1,4 @@
-"""Looks up log-probabilities, and compares distributions by them."""
+"""Looks up log-probabilities, and compares distributions."""
 
 import tensorflow as tf
 import tensorflow_probability as tfp
@@ -63,8 +63,8 @@ def log_prob_at(
     if not values.shape.is_compatible_with(expected):
       raise ValueError(
         '`values` must have shape [m] + batch_shape + event_shape, '
-        f'{tf.TensorShape(expected)}; got {values.shape}. Add the axis of the '
-        'values in front, and broadcast to the batch.'
+        f'{tf.TensorShape(expected)}; got shape {values.shape}. Add a first '
+        'axis for the `m` values, and broadcast to the batch.'
       )
     return whole_of(distribution).log_prob_anywhere(values)
 
@@ -80,10 +80,10 @@ def kl_divergence(
   """Returns the divergence of `p` from `q`, `E_q[log q(z) - log p(z)]`.
 
   Without an estimator the divergence is exact if `q` and `p` list the same
-  values (`Categorical`, `Bernoulli`, ..., and products of as many sites), if
-  both are chains of the same size, or if `q` has at most 1024 values. In all
-  other cases it is estimated as by `expectation`. An exact sum over a large
-  vocabulary needs memory for a few Tensors of shape `batch_shape + [V]`.
+  values (`Categorical`, `Bernoulli`, ..., and products with the same number of
+  sites), if both are chains of the same size, or if `q` has at most 1024
+  values. In all other cases `expectation` estimates it. An exact sum over a
+  large vocabulary needs memory for a few Tensors of shape `batch_shape + [V]`.
 
   Args:
     q: A discrete `tfp.distributions.Distribution`.
@@ -92,7 +92,8 @@ def kl_divergence(
       `[m] + batch_shape`. A callable is enough if, for example, a teacher's
       log-probabilities are known at chosen values only.
     estimator: A `GradientEstimator` that does not differentiate `f`. The
-      default is the exact sum as described above, else that of `expectation`.
+      default is the exact sum where described above, and otherwise the default
+      of `expectation`.
     seed: As in `expectation`.
     name: Python `str`, name of the scope of the operations.
 
@@ -230,8 +231,8 @@ def _expected_logs(
     if scale_p:
       terms.append(scale_p * log_p(z))
     if scale_q:
-      # The derivative of log q has mean 0. Without it, the gradient of the
-      # divergence has no variance at q = p.
+      # Stop the gradient of log q, which has mean 0. Without it, the gradient
+      # of the divergence has no variance at q = p.
       terms.append(scale_q * tf.stop_gradient(whole.log_prob(z)))
     dtype = dtypes.widest(terms)
     return tf.add_n([tf.cast(term, dtype) for term in terms])

@@ -1,4 +1,4 @@
-"""The entry point `expectation`."""
+"""Defines the entry point `expectation`."""
 
 import tensorflow as tf
 
@@ -49,9 +49,10 @@ def expectation(
     f: Callable. Takes atoms of shape `[m] + batch_shape + event_shape` and
       returns a floating-point `Tensor` of shape `[m] + batch_shape`. It is
       called once, with all atoms together, unless the estimator's docstring
-      says otherwise. An `f(z, rows)` as for `pooled`, with an argument of this
-      name, works with every estimator: it is called with values
-      `[n] + event_shape` and their rows `int32[n]` in the flattened batch.
+      says otherwise. You can also pass a function with a second argument named
+      `rows`, as `pooled` requires and every estimator supports. It is called
+      with values `[n] + event_shape` and their rows in the flattened batch,
+      `int32[n]`.
     distribution: A discrete `tfp.distributions.Distribution`, `q`. As in TFP,
       NaN or negative parameters are reported only with `validate_args=True`.
     estimator: A `GradientEstimator`. The default evaluates `f` three times,
@@ -93,11 +94,11 @@ def expectation(
       estimator = default_estimator(whole_of(distribution))
     check_estimator(estimator)
     atom_seed, noise_seed = random.split_seed(seed, n=2)
-    # Where: the design of the estimator chooses atoms z_i and weights w_i.
+    # The estimator's design chooses where: the atoms z_i and weights w_i.
     atoms = estimator.sample_atoms(distribution, atom_seed)
     # The weights have shape [m] + batch_shape.
     integrand = estimator.integrand(f, atoms)
-    # What: the estimator says what g is at each of them.
+    # The estimator says what is summed there: g at each atom.
     return estimate_at(atoms, integrand, distribution, estimator, noise_seed)
 
 
@@ -122,9 +123,9 @@ def estimate_at(
   """
   estimate = estimator.evaluate(f, distribution, atoms, seed)
   value, surrogate, auxiliary = estimator.combine(estimate, atoms)
-  # The value is that of `f`. Its gradient is that of the surrogate, and the
-  # estimator's own variables descend the auxiliary objective.
+  # The result has the value of `f` and the gradient of the surrogate. The
+  # auxiliary objective trains the estimator's own variables.
   result = gradients.value_with_gradient_of(value, surrogate, auxiliary)
-  # Sums have the dtype of the weights, at least float32. The result has that
-  # of `f`, which is the first Tensor of an estimate of one site or of many.
+  # Sums have the dtype of the weights, at least float32. Cast the result to the
+  # dtype of `f`. The first Tensor of an estimate (or of a list of them) has it.
   return tf.cast(result, tf.nest.flatten(estimate)[0].dtype)

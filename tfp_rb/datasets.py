@@ -19,11 +19,11 @@ _SHA256 = '13da5eaefb99642842f8c634c41c48b68a9539a3812ac10795764c5edf5635b4'
 _HOST = 'storage.googleapis.com'  # the server from which TFDS downloads
 _TIMEOUT = 3.0  # seconds; TFDS itself retries for minutes
 _SOURCES = ('auto', 'embedded', 'tfds')
-_PAPERS_SEED = 351245  # of the authors' code
+_PAPERS_SEED = 351245  # the seed in the authors' code
 
 
 class MNIST(NamedTuple):
-  """Images and labels.
+  """Holds images and labels.
 
   Attributes:
     train_images: `uint8` array of shape `[n, 28, 28]`, with gray values from 0
@@ -43,7 +43,7 @@ class MNIST(NamedTuple):
 
 
 class SemiSupervised(NamedTuple):
-  """A split of the training data of MNIST into pairs of images and labels.
+  """Holds a split of MNIST's training data, as pairs of images and labels.
 
   Attributes:
     labeled: Training data whose labels the model sees.
@@ -93,7 +93,10 @@ def load_mnist(
   ```
   """
   if source not in _SOURCES:
-    raise ValueError(f'`source` must be one of {_SOURCES}; got {source!r}.')
+    raise ValueError(
+      f'`source` must be one of {_SOURCES}; got {source!r}. Write, for '
+      "example, `load_mnist('embedded')`."
+    )
   if source == 'embedded':
     return _load_embedded()
   try:
@@ -110,7 +113,7 @@ def load_mnist(
       )
     if source == 'tfds':
       raise RuntimeError(f'{error} {advice}') from error
-    # In capitals: nobody should mistake the results for those of MNIST.
+    # Capitals, so that nobody mistakes the results for results on MNIST.
     warnings.warn(
       f'{error} Using a SUBSET OF MNIST instead (10,000 + 2,000 images): the '
       f'results are not results on MNIST. {advice}',
@@ -142,7 +145,7 @@ def _load_tfds(data_dir: str | os.PathLike[str] | None) -> MNIST:
     if failure is None:
       try:
         builder.download_and_prepare()
-      except Exception as error:  # of the network, the disk, a checksum
+      except Exception as error:  # The network, the disk or a checksum failed.
         failure = error
     if failure is not None:
       raise _NotAvailableError(
@@ -151,7 +154,7 @@ def _load_tfds(data_dir: str | os.PathLike[str] | None) -> MNIST:
       ) from failure
 
   def read(split: str) -> tuple[np.ndarray, np.ndarray]:
-    # In one fixed order, so that a split by index is always the same.
+    # Read in a fixed order, so that a split by index is always the same.
     data = tfds.as_numpy(
       builder.as_dataset(split=split, batch_size=-1, shuffle_files=False)
     )
@@ -172,8 +175,8 @@ def _ask(host: str) -> OSError | None:
     except OSError as error:
       answers.append(error)
 
-  # The time limit of a socket is per address of the host, and the lookup of the
-  # addresses has none. So we wait for a thread, for a limited time.
+  # The time limit of a socket applies to each address of the host, and the
+  # lookup of the addresses has no limit. So this waits for a thread instead.
   thread = threading.Thread(target=connect, daemon=True)
   thread.start()
   thread.join(_TIMEOUT + 0.5)
@@ -203,11 +206,11 @@ def _load_embedded() -> MNIST:
 def split_mnist(
   mnist: MNIST, num_labeled: int | None = None, seed: int = _PAPERS_SEED
 ) -> SemiSupervised:
-  """Splits the training images as the semi-supervised experiment of [1] does.
+  """Splits the training images as in the semi-supervised experiment of [1].
 
   A sixth of the images is for validation, and 5,000 of the others are labeled.
-  The indices are those of the authors' code. The images are not, because TFDS
-  has them in another order.
+  The indices equal those of the authors' code. The images differ, because TFDS
+  has another order.
 
   Args:
     mnist: `MNIST`.
@@ -232,13 +235,14 @@ def split_mnist(
   size = len(mnist.train_labels)
   if num_labeled is None:
     num_labeled = 5000 if size == 60_000 else size // 10
-  # The authors' generator. numpy guarantees that its numbers never change.
+  # Use the authors' generator. NumPy guarantees that its numbers never change.
   rng = np.random.RandomState(seed)
   validation = rng.choice(size, size // 6, replace=False)
   rest = np.setdiff1d(np.arange(size), validation)
   if not 0 < num_labeled < len(rest):
     raise ValueError(
-      f'`num_labeled` must be between 1 and {len(rest) - 1}; got {num_labeled}.'
+      f'`num_labeled` must be between 1 and {len(rest) - 1}; got '
+      f'{num_labeled}. At least one training image must stay unlabeled.'
     )
   labeled = rng.choice(rest, num_labeled, replace=False)
   unlabeled = np.setdiff1d(rest, labeled)

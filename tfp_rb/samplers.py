@@ -1,4 +1,4 @@
-"""How the rest is drawn: independently, dependently, or without replacement."""
+"""Draws from the rest: independently, dependently, or without replacement."""
 
 from tfp_rb.designs.samplers import (
   IID,

@@ -1,3 +1,3 @@
-"""The version of the package, also read by setup.py."""
+"""Holds the version of the package, which setup.py also reads."""
 
 __version__ = '0.1.0'

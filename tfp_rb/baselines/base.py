@@ -1,4 +1,4 @@
-"""The base class of baselines, and the sums that their levels share."""
+"""Defines the base class of baselines, and the sums that they share."""
 
 import abc
 from collections.abc import Callable
@@ -24,7 +24,7 @@ __all__ = [
 
 
 class Correction(NamedTuple):
-  """The level of a baseline, and the objective that trains it.
+  """Holds the level of a baseline, and the objective that trains it.
 
   Attributes:
     level: `Tensor` that broadcasts to `[m] + batch_shape`, subtracted from `f`.
@@ -69,7 +69,7 @@ class Baseline(Configurable, metaclass=abc.ABCMeta):
 
   @property
   def why_not_pooled(self) -> str | None:
-    """Why a pool refuses the baseline; `None` if it does not."""
+    """Why `pooled` does not support the baseline; `None` if it does."""
     return (
       f'`{type(self).__name__}` needs the atoms of each batch member apart.'
     )
@@ -130,11 +130,11 @@ class DrawsAndSums(NamedTuple):
     Returns:
       mean: `Tensor` of `batch_shape`; 0 if nothing is summed.
     """
-    # An impossible atom has weight 0 and a value that is not its own.
+    # An atom of weight 0 is a placeholder with the value of another atom.
     counts = (self.draws < 0.5) & (self.weights > 0.0)
     largest = self.weights.dtype.max
     least = tf.reduce_min(tf.where(counts, self.weights, largest), axis=0)
-    # Divided by the largest share, so that nothing overflows.
+    # Dividing by the largest share prevents an overflow.
     shares = tf.where(
       counts,
       tf.math.divide_no_nan(least, self.weights),
@@ -149,14 +149,14 @@ class DrawsAndSums(NamedTuple):
     if self.of_others is not None:
       return self.of_others(x)
     x = self.draws * x
-    # The draws before and those after it, never the total minus its own: that
-    # has few correct digits where its own is by far the largest.
+    # Add the draws before and after each draw. The total minus the draw itself
+    # would lose digits if that draw is by far the largest.
     before = tf.cumsum(x, axis=0, exclusive=True)
     after = tf.cumsum(x, axis=0, exclusive=True, reverse=True)
     return tf.math.divide_no_nan(before + after, self.num_draws - self.draws)
 
   def level(self, level_of_draw: tf.Tensor) -> tf.Tensor:
-    """Returns the given levels at the draws, their mean at the summed atoms.
+    """Returns the given levels at draws, and their mean at summed atoms.
 
     Only this mean is unbiased. The summed atoms add `-b grad q(summed)` to the
     gradient, the draws add `-mean_j b_j grad q(rest)` on average, and the two
@@ -194,9 +194,9 @@ def draws_and_sums(name: str, atoms: Atoms, value: tf.Tensor) -> DrawsAndSums:
   )
   if num_atoms < 2 and not nothing_drawn:
     raise ValueError(
-      f'`baselines.{name}` needs a second evaluation of `f` that it does not '
-      f'correct, but `f` is evaluated at {num_atoms} atom. Use '
-      '`num_samples=2` (or `budget=2`) or more, or sum at least one atom by '
+      f'`num_samples` (or `budget`) must be at least 2 for `baselines.{name}`, '
+      'which computes the level of an atom from the other atoms; got '
+      f'{num_atoms} atom. Increase it, or sum at least one atom with '
       '`tfp_rb.rao_blackwellize`.'
     )
   draws = tf.cast(is_draw(atoms), value.dtype)
@@ -219,12 +219,13 @@ def mean_over_draws(
   Args:
     x: `Tensor` of shape `[m] + batch_shape`.
     atoms: `Atoms`.
-    keep_batch: Python `bool`, whether each batch member has its own mean. The
-      mean over the batch is that of all replicas of `tf.distribute`.
+    keep_batch: Python `bool`, whether each batch member has its own mean.
+      Otherwise the mean includes the batches of all replicas of
+      `tf.distribute`.
 
   Returns:
-    mean: `Tensor` of `batch_shape`, or a scalar; 0 where nothing is drawn (the
-      rest is empty, its draws weigh 0).
+    mean: `Tensor` of `batch_shape`, or a scalar; 0 where the rest is empty,
+      because its draws then have weight 0.
   """
   weights = tf.cast(atoms.weights, x.dtype)
   weights = tf.where(is_draw(atoms), weights, tf.zeros_like(weights))
@@ -244,7 +245,8 @@ def check_level(level: Any, value: tf.Tensor, atoms: Atoms) -> tf.Tensor:
   """Returns a user's baseline as a `Tensor` that broadcasts to `value`.
 
   Args:
-    level: A number, or what has the batch shape, or that and one output unit.
+    level: A number, or a `Tensor` of the batch shape, optionally followed by an
+      axis of size 1.
     value: `Tensor` of shape `[m] + batch_shape`, `f` at the atoms.
     atoms: `Atoms`. In a pool, each atom gets the level of its row.
 
@@ -262,7 +264,7 @@ def check_level(level: Any, value: tf.Tensor, atoms: Atoms) -> tf.Tensor:
   if not _broadcasts_to(level.shape, expected):
     raise ValueError(
       '`baseline` must be a number or have the batch shape of the '
-      f'distribution, {expected}, but has shape {level.shape}. '
+      f'distribution, {expected}; got shape {level.shape}. '
       'Broadcast or reduce it to that shape.'
     )
   level = tf.cast(level, value.dtype)

@@ -1,4 +1,4 @@
-"""A baseline with a given level."""
+"""Defines a baseline with a given level."""
 
 import numpy as np
 import tensorflow as tf
@@ -31,13 +31,13 @@ def as_baseline(baseline: Baseline | Numeric | None) -> Baseline:
     return Constant(0.0 if baseline is None else baseline)
   raise TypeError(
     '`baseline` must be one of `tfp_rb.baselines`, a number or a Tensor of the '
-    f'batch shape, but is {baseline!r}. Write, for example, '
+    f'batch shape; got {baseline!r}. Write, for example, '
     '`baseline=tfp_rb.baselines.LeaveOneOut()`.'
   )
 
 
 class Constant(Baseline):
-  """Subtracts a given level, one for all rows or one for each batch member.
+  """Subtracts a given level: one number, or one per batch member.
 
   Unbiased; needs no further evaluation of `f`. `REINFORCE(baseline=3.)` uses
   it.

@@ -1,4 +1,4 @@
-"""REINFORCE+: the value at an independent draw."""
+"""Defines the baseline of REINFORCE+: the value at an independent draw."""
 
 import tensorflow as tf
 
@@ -45,7 +45,8 @@ class IndependentSample(Baseline):
 
   @property
   def treats_draws_alike(self) -> bool:
-    # Separate noise at each summed atom stays, however many atoms are drawn.
+    # If each atom has its own `z'`, more draws do not reduce the noise at the
+    # summed atoms.
     return self.shared
 
   def num_extra(self, num_atoms: int) -> int:

@@ -1,4 +1,4 @@
-"""A level that is learned by regression."""
+"""Defines a baseline that is learned by regression."""
 
 import tensorflow as tf
 
@@ -59,8 +59,8 @@ class Learned(Baseline):
     extra_value: tf.Tensor,
   ) -> Correction:
     del distribution, extra_value
-    # One read: `tf.cast` to its own dtype would return the variable, which is
-    # then read twice, and an optimizer may change it in between.
+    # Read the variable only once: an optimizer may change it between two reads.
+    # (`tf.cast` to the variable's own dtype would return the variable.)
     level = tf.cast(tf.convert_to_tensor(self.level), value.dtype)
     # `value` is a constant here, so the regression trains only the level.
     return Correction(

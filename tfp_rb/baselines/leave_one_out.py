@@ -1,4 +1,4 @@
-"""A baseline made of the other draws."""
+"""Defines a baseline that averages over the other draws."""
 
 from typing import Literal
 
@@ -49,10 +49,11 @@ class LeaveOneOut(Baseline):
   If `f` happens to be constant on the rest, 'rest' has no variance at all and
   the other forms have some, so their largest ratios are not bounded. The excess
   of 'mixed' is small: in units of `R^2 Var[f] / M` it is at most 0.11 above
-  'rest', that of 'all' up to 7.9. With one draw (23,491 problems) the variances
-  of `b = 0`, `B`, `B / (1 - R)` and the mean with weights in proportion to
-  `1 / q`, divided by the least of the four, have geometric means 3.6, 2.5, 1.9
-  and 1.6 and 95 % quantiles 170, 32, 17 and 11. The command for all figures is
+  'rest'; for 'all' it is up to 7.9. With one draw (23,491 problems) we compared
+  `b = 0`, `B`, `B / (1 - R)` and the mean with weights in proportion to
+  `1 / q`. Their variances, divided by the least of the four, have geometric
+  means 3.6, 2.5, 1.9 and 1.6, and 95 % quantiles 170, 32, 17 and 11, in this
+  order. The command for all figures is
   `python examples/benchmarks/leave_one_out.py`.
 
   #### Examples
@@ -91,7 +92,7 @@ class LeaveOneOut(Baseline):
     super().__init__(name=name)
     if form not in self._FORMS:
       raise ValueError(
-        f'`form` must be one of {self._FORMS}, but is {form!r}. The default is '
+        f'`form` must be one of {self._FORMS}; got {form!r}. The default is '
         "'mixed'."
       )
     self.form = form

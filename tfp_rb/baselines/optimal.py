@@ -1,4 +1,4 @@
-"""The level of least variance."""
+"""Defines the baseline of least variance."""
 
 import tensorflow as tf
 
@@ -10,7 +10,7 @@ __all__ = ['Optimal']
 
 
 class Optimal(Baseline):
-  """Subtracts the level of least variance, estimated without the draw itself.
+  """Subtracts the level of least variance, estimated from the other draws.
 
   ```none
   b = E[f |s|^2] / E[|s|^2],    s = score with respect to the logits
@@ -20,7 +20,7 @@ class Optimal(Baseline):
   sum the summed atoms exactly and average over the draws other than `j`. The
   original in [1] estimates the ratio from the same draws that it corrects,
   which biases the gradient. Families without logits use the score w.r.t. the
-  natural parameter (log-rate and so on), products that of all their sites.
+  natural parameter (log-rate and so on); products use the scores of all sites.
 
   #### Examples
 
@@ -51,16 +51,16 @@ class Optimal(Baseline):
     parts = draws_and_sums('Optimal', atoms, value)
     if atoms.mean_of_others is not None:
       raise ValueError(
-        '`baselines.Optimal` needs independent draws, since a ratio of means '
-        'that see the draw itself is biased, but `sampler` draws dependent '
-        'ones. Use `tfp_rb.samplers.IID()`, or another baseline, e.g. '
-        '`baselines.IndependentSample()`.'
+        '`sampler` must draw independently with `baselines.Optimal`, because '
+        'the baseline must not depend on the draw that it corrects; got a '
+        'sampler with dependent draws. Use `tfp_rb.samplers.IID()`, or another '
+        'baseline, e.g. `baselines.IndependentSample()`.'
       )
     score_norm = atoms.partition.score_norm(atoms.values)  # [m] + batch_shape
     score_norm = tf.stop_gradient(tf.cast(score_norm, value.dtype))
 
     def expected(x: tf.Tensor) -> tf.Tensor:
-      # E[x] for each draw, estimated without it.
+      # Estimates E[x] for each draw without using that draw.
       return parts.summed(x) + parts.rest_weight * parts.mean_of_others(x)
 
     # The score of a distribution with a single value is 0.

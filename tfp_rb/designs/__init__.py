@@ -1,4 +1,4 @@
-"""Designs: which atoms get which weights."""
+"""Designs choose the atoms of an estimate and their weights."""
 
 from tfp_rb.designs.atoms import (
   Atoms,

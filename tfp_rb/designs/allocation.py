@@ -1,4 +1,4 @@
-"""How a pool spends its evaluations over the rows of a batch.
+"""Allocates the evaluations of a pool to the rows of a batch.
 
 The best value of each row is evaluated. `n` evaluations are left for all the
 other values. Value `i` gets the expected number
@@ -39,17 +39,18 @@ __all__ = [
   'select',
 ]
 
-# How much more variance than `Var[f]` the difference of `f` at a value and at
-# the best value has. It is 2 if both vary alike. With 2.2 the choice between
-# the two ways was best on random batches (0.9, 1.1 and 1.3 times 2 were tried).
+# The variance of the difference between `f` at a value and `f` at the best
+# value, as a multiple of `Var[f]`. It is 2 if both vary alike. On random
+# batches, 2.2 gave the best choice between the two ways (0.9, 1.1 and 1.3 times
+# 2 were tried).
 _NOISE_OF_LEVEL = 2.2
 
-# A row draws at most this often if it has values that are not listed.
+# The largest number of draws of a row that has values beyond its list.
 MOST_DRAWS = 32
 
 
 class Cells(NamedTuple):
-  """The values of the rows: `C` cells for each of `B` rows, the best one first.
+  """Holds the values of `B` rows: `C` cells for each, the best one first.
 
   Attributes:
     weights: `float64` `Tensor` of shape `[B, C]`, masses.
@@ -64,7 +65,7 @@ class Cells(NamedTuple):
 
 
 class Allocation(NamedTuple):
-  """How the evaluations are spent. Nothing here is random.
+  """Holds how the evaluations are spent. Nothing here is random.
 
   Attributes:
     certain: `int32` `Tensor` of shape `[B C]`, how many cells up to this one
@@ -73,8 +74,8 @@ class Allocation(NamedTuple):
     is_summed: Boolean `Tensor` of shape `[B, C]`.
     num_draws: `int32` `Tensor` of shape `[B]`, the number of independent draws;
       0 for the rows that share the systematic sample.
-    draws_best: Boolean `Tensor` of shape `[B]`, whether the evaluation that
-      other rows spend on their best value is one of these draws.
+    draws_best: Boolean `Tensor` of shape `[B]`, whether the row spends its own
+      evaluation on one of these draws. Other rows spend it on their best value.
     masses: `float64` `Tensor` of shape `[B, C]`, masses of the cells from which
       the draws of a row are taken, cumulated along the row.
     line: `float64` `Tensor` of shape `[B C]`, the cumulated `p_i` of the cells
@@ -95,11 +96,12 @@ class Allocation(NamedTuple):
 
 
 class Selection(NamedTuple):
-  """Where `f` is evaluated, each of shape `[N]`: own slots of the rows first.
+  """Holds where `f` is evaluated: Tensors of shape `[N]`, the rows' own first.
 
   Attributes:
     cell: `int32`, the cell.
-    rank: `int32`, tells apart the values from the cell of unlisted values.
+    rank: `int32`, distinguishes the values that come from the same cell of
+      unlisted values.
     weights: `float64`, 0 at slots that nothing needs.
     is_summed: Boolean, whether the value is included for certain.
     is_draw: Boolean, whether it is one of the independent draws of its row.
@@ -148,7 +150,7 @@ def allocate(cells, num_left):
     num_draws=split.num_further + tf.cast(draws_best, tf.int32),
     draws_best=draws_best,
     masses=tf.cumsum(_where(is_drawn & ~is_summed, cells.weights), axis=1),
-    # The end of the line is exactly the number of points.
+    # Rescale, so that the line ends at exactly the number of points.
     line=tf.math.divide_no_nan(line, total) * length,
     num_points=split.num_points,
     level=tf.math.divide_no_nan(total, length),
@@ -159,7 +161,7 @@ def _certain(cells, priority, num_left):
   """Returns which cells have `p_i = 1`, Booleans of shape `[B, C]`.
 
   If some cells are certain, the others share what is left, which lowers `c` and
-  may make further cells certain. This takes a few rounds, less than a sort.
+  may make further cells certain. The few rounds cost less than a sort.
   """
   total = tf.cast(num_left, tf.float64)
   listed = priority
@@ -173,7 +175,7 @@ def _certain(cells, priority, num_left):
     del before
     others = tf.reduce_sum(_where(~is_certain(level), priority))
     left = total - number
-    # Without any left, the others have no digit in the sum.
+    # If no evaluation is left, the other cells are negligible: keep the level.
     next_level = tf.where(left > 0.0, others / tf.maximum(left, 1.0), level)
     return next_level, number, count(next_level)
 
@@ -190,11 +192,11 @@ def _certain(cells, priority, num_left):
 
 
 class _Split(NamedTuple):
-  """Which rows have independent draws, each of shape `[B]`, and the others."""
+  """Splits the rows: those with independent draws, and those that share."""
 
-  is_drawn: tf.Tensor
-  draws_best: tf.Tensor
-  num_further: tf.Tensor  # the draws beyond the slot of the best value
+  is_drawn: tf.Tensor  # [B]
+  draws_best: tf.Tensor  # [B]
+  num_further: tf.Tensor  # [B], the draws beyond the slot of the best value
   num_points: tf.Tensor  # scalar, the size of the systematic sample
 
 
@@ -219,13 +221,15 @@ def _split(cells, priority, is_certain, num_open):
   draws_best = cells.weights[:, 0] * (number + 1.0) < 1.0
   draws_best &= ~tf.reduce_any(is_certain, axis=1)
   pays = _drawing_pays(cells, priority, expected, level, draws_best)
-  least = tf.where(draws_best, 1, 2)  # so many further draws make two
+  # A row needs at least two draws, one of which may use the row's own slot.
+  least = tf.where(draws_best, 1, 2)
   is_drawn, num_points = tf.zeros_like(pays), num_open
   surplus = tf.constant(0)
-  for slack in (0.0, 0.5):  # Rounding up is better if there is enough.
+  # Prefer the second round, which rounds up, if the evaluations suffice.
+  for slack in (0.0, 0.5):
     rows = pays & (number >= tf.cast(least, tf.float64) - slack)
     others = tf.reduce_sum(_where(~rows, number))
-    # Without a single point, the other rows would be biased.
+    # The sample needs at least one point, or the other rows would be biased.
     points = tf.cast(tf.maximum(tf.math.floor(others), 1.0), tf.int32)
     points = _where(others > 0.0, points)
     left = num_open - points - tf.reduce_sum(_where(rows, least))
@@ -258,7 +262,7 @@ def _drawing_pays(cells, priority, expected, level, draws_best):
   Returns:
     pays: Boolean `Tensor` of shape `[B]`.
   """
-  # There are many values in the rest, and each has a `p_i` of about 0.
+  # The rest has many values, each with a `p_i` of about 0.
   listed = expected[:, :-1] if cells.has_rest else expected
   number = tf.reduce_sum(expected, axis=1)
   scatter = number - tf.reduce_sum(listed**2, axis=1)
@@ -301,7 +305,8 @@ def select(cells, allocation, num_left, u):
   """
   num_rows, num_cells = shapes.as_list(cells.weights)
   own, slot = tf.range(num_rows), tf.range(num_left)
-  # Slots of certain cells, then those of draws, then those of the sample.
+  # The slots of certain cells come first, then those of draws, then those of
+  # the systematic sample.
   draw = slot - allocation.num_certain
   point = slot - (num_left - allocation.num_points)
   further = allocation.num_draws - tf.cast(allocation.draws_best, tf.int32)
@@ -317,7 +322,7 @@ def select(cells, allocation, num_left, u):
   certain = tf.searchsorted(allocation.certain, slot + 1)
   certain = tf.minimum(certain, tf.size(allocation.certain) - 1)
   is_certain = draw < 0
-  # The slots of the rows, then the others: [N] each.
+  # Join the rows' own slots and the others to Tensors of shape [N].
   join = lambda of_rows, others: tf.concat([of_rows, others], axis=0)
   is_draw = join(allocation.draws_best, is_draw)
   is_summed = join(~allocation.draws_best, is_certain)
@@ -328,7 +333,7 @@ def select(cells, allocation, num_left, u):
   )
   mass = tf.gather(tf.reshape(cells.weights, [-1]), cell)
   importance = tf.gather(tf.reshape(cells.importance, [-1]), cell)
-  # Not `w / p`: where `p` is tiny, both are.
+  # This equals `w / p`, which would be inaccurate because both may be tiny.
   weights = tf.math.divide_no_nan(allocation.level, importance)
   weights = _where(join(tf.zeros_like(own), point) >= 0, weights)
   weights = tf.where(is_draw, share, tf.where(is_summed, mass, weights))
@@ -336,7 +341,7 @@ def select(cells, allocation, num_left, u):
 
 
 def _find_draws(allocation, rows, u):
-  """Draws a cell of each given row, and returns the weight of a draw there."""
+  """Draws a cell from each given row, and returns it with its weight."""
   cumulated = tf.gather(allocation.masses, rows)  # [N, C]
   mass = cumulated[:, -1]
   # Rounding must not lead beyond the last cell that has a mass.
@@ -350,12 +355,12 @@ def _find_draws(allocation, rows, u):
 
 
 def _find_points(allocation, point, u):
-  """Returns the cells at equidistant points, and which point of a cell it is.
+  """Returns the cell at each equidistant point, and the point's rank in it.
 
   Args:
     allocation: `Allocation`.
-    point: `int32` `Tensor`, numbers of points; what is returned for negative
-      ones has no meaning.
+    point: `int32` `Tensor`, indices of points. The results for negative indices
+      have no meaning.
     u: `float64` scalar, uniform in (0, 1).
 
   Returns:

@@ -1,4 +1,4 @@
-"""Where `f` is evaluated: atoms and their weights."""
+"""Defines atoms, the points at which `f` is evaluated, and their weights."""
 
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
@@ -31,13 +31,13 @@ Whole: TypeAlias = Partition
 
 
 class Pool(NamedTuple):
-  """To which rows the atoms of a pool belong.
+  """Holds the rows to which the atoms of a pool belong.
 
   Attributes:
     rows: `int32` `Tensor` of shape `[N]`, an index into the flattened batch.
-    anchors: `Tensor` of shape `[N]`. The atoms of a row that are summed have
-      their share of the probability here, which sum to 1; the others have 0. So
-      the sum of `anchors * f` is a constant of each row.
+    anchors: `Tensor` of shape `[N]`. For the summed atoms of a row, these are
+      their probabilities, divided by the sum over these atoms; for all other
+      atoms, 0. So the sum of `anchors * f` over a row is a constant.
     is_draw: Boolean `Tensor` of shape `[N]`, whether an atom is one of several
       independent draws of its row.
   """
@@ -54,9 +54,9 @@ class Atoms(NamedTuple):
 
   Attributes:
     values: `Tensor` of shape `[m] + batch_shape + event_shape`.
-    weights: `Tensor` of shape `[m] + batch_shape`, constants that sum to 1: the
-      probability of a summed atom, the mass of the rest over the number of
-      draws for a draw.
+    weights: `Tensor` of shape `[m] + batch_shape`, constants that sum to 1. The
+      weight of a summed atom is its probability. The weight of a draw is the
+      mass of the rest divided by the number of draws.
     log_prob: `Tensor` of shape `[m] + batch_shape`, the `log q(z_i)` that is
       differentiated.
     num_summed: Python `int`, or `int32` `Tensor` of `batch_shape` where the
@@ -65,12 +65,13 @@ class Atoms(NamedTuple):
     mean_of_others: Callable that maps `x` of shape `[m] + batch_shape` to
       estimates of `E[x | rest]` of the same shape. They are linear in `x`, and
       the one at draw `j` is unbiased given draw `j`. `None` if the draws are
-      independent; the mean over the other draws does it then.
+      independent: the mean over the other draws is then such an estimate.
     extra: `Tensor` of shape `[n] + batch_shape + event_shape`, independent
       draws from the whole distribution at which a baseline evaluates `f`;
       `None` if there are none.
-    pool: `Pool`, if one budget serves all rows of the batch: then the atoms are
-      `[N] + event_shape`, and weights and log-probabilities `[N]`.
+    pool: `Pool` if one budget serves all rows of the batch, otherwise `None`.
+      With a pool, `values` has shape `[N] + event_shape`, and `weights` and
+      `log_prob` have shape `[N]`.
   """
 
   values: tf.Tensor
@@ -146,8 +147,8 @@ def make_atoms(
 ) -> Atoms:
   """Returns `Atoms` in which the mode replaces every atom of weight 0.
 
-  Neither `f` nor its derivative, nor that of `log q`, is then evaluated at a
-  value that cannot occur, and a weight of 0 always multiplies finite numbers.
+  So `f`, its derivative and that of `log q` are never evaluated at a value that
+  cannot occur, and a weight of 0 always multiplies finite numbers.
 
   Args:
     whole: The whole `Partition`.

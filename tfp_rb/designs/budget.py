@@ -1,4 +1,4 @@
-"""A budget of evaluations, split between sums and draws row by row."""
+"""Splits a budget of evaluations between sums and draws, for each row."""
 
 import math
 
@@ -10,7 +10,8 @@ from tfp_rb.internal.types import StatelessSeed
 
 __all__ = ['atoms_of_budget']
 
-# Rounding must not hide a row that sums values from `_some_row_sums`.
+# The tolerance of `_some_row_sums`. Rounding must not make it miss a row that
+# sums values.
 _SLACK = 1e-3
 
 
@@ -35,8 +36,8 @@ def atoms_of_budget(whole: Whole, budget: int, seed: StatelessSeed) -> Atoms:
   if not whole.is_search_costly:
     return _searched(whole, budget, seed)
 
-  # The branches draw for themselves: under XLA, draws that are made outside
-  # would be copied into a branch and out of it.
+  # Each branch makes its own draws. Under XLA, draws that are made outside
+  # would be copied into the branch and out of it.
   def drawn() -> tuple[tf.Tensor, ...]:
     shares = tf.fill(
       [budget, *whole.batch_shape],
@@ -60,7 +61,7 @@ def atoms_of_budget(whole: Whole, budget: int, seed: StatelessSeed) -> Atoms:
   values, weights, num_summed = tf.cond(
     _some_row_sums(whole, budget), searched, drawn
   )
-  # Without this, the gradient would have branches as well.
+  # Stop the gradient of the conditional, which would have branches, too.
   weights = tf.stop_gradient(weights)
   log_prob = whole.log_prob(values)  # [N] + batch_shape
   return Atoms(values, weights, log_prob, num_summed, partition=whole)
@@ -72,7 +73,7 @@ def _some_row_sums(whole: Whole, budget: int) -> tf.Tensor:
   `k` values hold at most `k` times the mass of the best one, `q(best)`. So the
   bound of Proposition 2 satisfies `q(rest_k) / (N - k) >= (1 - k q(best)) /
   (N - k)`, which is smaller than `1 / N`, the bound of `N` draws, only if
-  `q(best) > 1 / N`. If so, already `k = 1` has a smaller bound.
+  `q(best) > 1 / N`. In that case even `k = 1` has a smaller bound.
   """
   least = math.log((1.0 - _SLACK) / budget)
   return tf.reduce_any(whole.log_mode_weight() > least)
@@ -99,7 +100,7 @@ def _searched(whole: Whole, budget: int, seed: StatelessSeed) -> Atoms:
   # Shapes are static, so every row draws N values and ignores its first k.
   draws = split.draw_rest(num_atoms, seed)
   is_summed = slots < num_summed  # [N] + batch_shape
-  # A row without draws must not divide by 0. Its rest weighs 0.
+  # Avoid a division by 0 in a row without draws, whose rest has weight 0.
   num_draws = tf.cast(tf.maximum(num_atoms - num_summed, 1), left.dtype)
   return make_atoms(
     whole,

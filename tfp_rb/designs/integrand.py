@@ -1,4 +1,4 @@
-"""The integrand: the user's `f`, with checks of its results."""
+"""Wraps the user's `f`, the integrand, and checks its results."""
 
 from collections.abc import Callable
 import contextlib
@@ -29,14 +29,14 @@ POOL = 'pool_of_{}_rows'
 
 def pool_scope(num_rows: int | tf.Tensor) -> Any:
   """Returns a name scope that lets diagnostics find the number of rows."""
-  # A number that is unknown while tracing has no name.
+  # If the number is unknown while tracing, it cannot be part of a name.
   if tf.is_tensor(num_rows):
     return contextlib.nullcontext()
   return tf.name_scope(POOL.format(num_rows))
 
 
 class Evaluation(NamedTuple):
-  """The results of an integrand at the atoms, of shape `[m] + batch_shape`.
+  """Holds the results of an integrand at the atoms, `[m] + batch_shape`.
 
   Attributes:
     value: `Tensor` that is averaged.
@@ -90,17 +90,17 @@ def serve_rows(
     if not tf.is_tensor(result) or not result.shape.is_compatible_with(
       rows.shape
     ):
-      return result  # It is refused like that of any other `f`.
+      return result  # `CheckedIntegrand` raises for a wrong result.
     return tf.reshape(result, [num_atoms, *batch_shape])
 
   return of_atoms
 
 
 def needs_rows(f: Any) -> bool:
-  """Whether `f` has a second argument `rows` without a default."""
+  """Returns whether `f` has a second argument `rows` without a default."""
   try:
     parameters = list(inspect.signature(f).parameters.values())
-  except (TypeError, ValueError):  # of a builtin
+  except (TypeError, ValueError):  # A builtin may have no signature.
     return False
   return any(p.name == 'rows' and p.default is p.empty for p in parameters[1:2])
 
@@ -112,7 +112,7 @@ class CheckedIntegrand:
   written for a pool gets the rows of the batch.
 
   Attributes:
-    name: Python `str`, what `f` is called in an error.
+    name: Python `str`, the name of `f` in error messages.
   """
 
   def __init__(self, f: Integrand, batch_shape: Any, name: str = 'f') -> None:
@@ -121,7 +121,7 @@ class CheckedIntegrand:
     Args:
       f: Callable of atoms, `[m] + batch_shape + event_shape`.
       batch_shape: The batch shape, a list of ints and scalar Tensors.
-      name: Python `str`, what `f` is called in an error.
+      name: Python `str`, the name of `f` in error messages.
     """
     self._f = serve_rows(f, batch_shape) if needs_rows(f) else f
     self._batch_shape = batch_shape
@@ -129,7 +129,7 @@ class CheckedIntegrand:
 
   def __call__(self, values: tf.Tensor) -> tf.Tensor:
     """Returns `f(values)`, floating-point, of shape `[m] + batch_shape`."""
-    # The name lets diagnostics find the calls of `f` in a graph.
+    # Diagnostics find the calls of `f` in a graph by this name.
     values = tf.identity(values, name=EVALUATION)
     return self.check(self._f(values), values)
 
@@ -146,7 +146,7 @@ class CheckedIntegrand:
     if not result.dtype.is_floating:
       raise TypeError(
         f'`{name}` must return a floating-point Tensor; got dtype '
-        f'{result.dtype.name}. Cast it, e.g. by `tf.cast(..., tf.float32)`.'
+        f'{result.dtype.name}. Cast it, e.g. with `tf.cast(..., tf.float32)`.'
       )
     shape = [shapes.leading(values), *self._batch_shape]  # [m] + batch_shape
     expected = tf.TensorShape(

@@ -23,15 +23,15 @@ def list_outcomes(cells, allocation, num_left, most_outcomes):
 
   Returns:
     uniforms: Array of shape `[T, 1 + N]`, one row for each outcome.
-    chances: Array of shape `[T]`, their probabilities. Instead of both, `None`
-      if there are more than `most_outcomes`.
+    chances: Array of shape `[T]`, their probabilities. If there are more than
+      `most_outcomes`, the function returns `None` instead of the pair.
   """
   num_rows = cells.weights.shape[0]
   pieces = [np.mod(allocation.line.numpy(), 1.0)]
   cumulated = allocation.masses.numpy()
   further = allocation.num_draws - tf.cast(allocation.draws_best, tf.int32)
   rows = np.repeat(np.arange(num_rows), further)
-  first = num_rows + int(allocation.num_certain)  # the slots of further draws
+  first = num_rows + int(allocation.num_certain)  # the first slot of a draw
   of_slot = dict(zip(range(first, first + len(rows)), rows))
   of_slot |= {int(i): int(i) for i in np.flatnonzero(allocation.draws_best)}
   for slot in range(num_rows + int(num_left)):

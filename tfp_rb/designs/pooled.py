@@ -1,4 +1,4 @@
-"""Atoms of a pool: one budget of evaluations for all rows of a batch."""
+"""Chooses the atoms of a pool: one budget for all rows of a batch."""
 
 from typing import NamedTuple
 
@@ -20,16 +20,16 @@ __all__ = [
   'sum_by_row',
 ]
 
-# A row counts at least this much of the mean row in the allocation. So every
-# value of it can be included, and its expectation stays unbiased.
+# The least weight of a row in the allocation, relative to the mean weight. It
+# lets every value of a row be included, so that the row stays unbiased.
 _LEAST_ROW_WEIGHT = 1e-3
 
-# A table of so many rows times atoms is cheaper than a segment sum.
+# Up to this number of rows times atoms, a table is cheaper than a segment sum.
 _MOST_MASKED = 2**16
 
 
 class Candidates(NamedTuple):
-  """What the rows offer.
+  """Holds the values that the rows of a batch offer to a pool.
 
   Attributes:
     listed: `Partition`, the best values of each row.
@@ -62,7 +62,7 @@ def offer(whole, num_candidates, row_weights):
   if listed.has_rest:
     rest = tf.cast(by_row(listed.rest_weight[tf.newaxis]), tf.float64)
     weights = tf.concat([weights, rest], axis=1)  # [B, C]
-    # Each of its values has little mass.
+    # Each value of the rest has little mass, so its score is about this long.
     scores = tf.concat([scores, tf.sqrt(1.0 + collision)], axis=1)
   if row_weights is not None:
     scores *= _floored(tf.reshape(row_weights, [num_rows, 1]))
@@ -71,7 +71,7 @@ def offer(whole, num_candidates, row_weights):
 
 
 def _floored(row_weights):
-  """Returns how much rows count, in float64 and never nothing."""
+  """Returns the weights of rows in float64, with a positive lower bound."""
   rows = tf.abs(tf.cast(row_weights, tf.float64))
   # Their common scale must not overflow, and does not matter.
   rows = tf.math.divide_no_nan(rows, tf.reduce_max(rows))
@@ -81,7 +81,7 @@ def _floored(row_weights):
 
 
 def most_candidates(whole, num_candidates):
-  """Returns how many evaluations a row can use, at most."""
+  """Returns the largest number of evaluations that a row can use."""
   if num_candidates == whole.best(0).num_values:
     return num_candidates
   return num_candidates + allocation.MOST_DRAWS
@@ -112,11 +112,12 @@ def include(whole, candidates, num_atoms, u, seed):
   weights = tf.cast(chosen.weights, dtype)
   summed = tf.where(chosen.is_summed, weights, tf.zeros_like(weights))
   of_row = lambda x: tf.gather(sum_by_row(x, rows, num_rows), rows)
-  # A row whose best value is drawn has no summed value, and misses nothing.
+  # If the best value of a row is drawn, the row has no summed values. Then the
+  # weights of its draws already sum to 1.
   anchors = tf.math.divide_no_nan(summed, of_row(summed))
   is_used = weights > 0.0
-  # The weights of a row sum to 1. What is missing goes to the summed atoms:
-  # their mean acts as a control variate.
+  # The weights of a row must sum to 1. The summed atoms get the difference, so
+  # that their mean acts as a control variate.
   weights += anchors * (1.0 - of_row(weights))
   values, log_prob = _gather(whole, candidates.listed, chosen, is_used, seed)
   return Atoms(
@@ -140,7 +141,7 @@ def _gather(whole, listed, chosen, is_used, seed):
     values = tf.concat([values, draws], axis=0)
     num_cells += 1
   row, column = chosen.cell // num_cells, chosen.cell % num_cells
-  # Beyond the list, each draw is a value of its own.
+  # Each draw beyond the list has its own column.
   rank = tf.minimum(chosen.rank, allocation.MOST_DRAWS - 1)
   column = tf.where(column < num_listed, column, num_listed + rank)
   # Nothing is evaluated at an impossible value: the best one replaces it.
@@ -199,7 +200,7 @@ def sum_by_row(x, rows, num_rows):
 
 
 class PooledIntegrand:
-  """`f` at the atoms of a pool, the level of each row taken off the signal.
+  """Evaluates `f` at the atoms of a pool, and subtracts a level for each row.
 
   The level of a row is the mean of `f` over the atoms that are summed. In a row
   with independent draws it is, for a draw, the mean over the other draws, and
@@ -235,6 +236,6 @@ class PooledIntegrand:
     anchored = of_row(tf.cast(anchors, signal.dtype) * signal)
     draws = tf.cast(is_draw, signal.dtype)
     number, total = of_row(draws), of_row(draws * signal)
-    # At a draw, the mean over the others; elsewhere, the mean over all.
+    # A draw gets the mean over the other draws, a summed atom that over all.
     mean = tf.math.divide_no_nan(total - draws * signal, number - draws)
     return tf.where(number > 0.0, mean, anchored)

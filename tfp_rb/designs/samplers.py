@@ -1,4 +1,4 @@
-"""How the rest is drawn: independently, dependently, or without replacement."""
+"""Draws from the rest: independently, dependently, or without replacement."""
 
 import abc
 from collections.abc import Callable
@@ -126,9 +126,9 @@ class Antithetic(Sampler):
   least three draws.
 
   This helps if `f` is nearly monotone in each uniform: the errors of a pair
-  then cancel in the value. In the gradient they need not, because the score
-  changes its sign as well. For bits, use `tfp_rb.DisARM`, whose gradient is
-  made for such pairs.
+  then cancel in the value. In the gradient they may not cancel, because the
+  score changes its sign as well. For bits, use `tfp_rb.DisARM`, whose gradient
+  is made for such pairs.
 
   #### Examples
 
@@ -169,7 +169,7 @@ class Antithetic(Sampler):
         raise ValueError(
           '`num_samples` must be at least 3 for `baselines.LeaveOneOut` with '
           f'`samplers.Antithetic()`; got {num_draws}, a single pair, whose '
-          'draws depend on each other. Draw more, or use `tfp_rb.DisARM`.'
+          'draws depend on each other. Increase it, or use `tfp_rb.DisARM`.'
         )
       weights = others / np.sum(others, axis=1, keepdims=True)
       return tf.einsum('ij,j...->i...', tf.constant(weights, x.dtype), x)
@@ -222,19 +222,19 @@ class Stratified(Sampler):
       random.stratified_uniform(shape, seed)
     )
 
-    # Raises when a baseline asks, because other baselines work well.
+    # The error is raised only if a baseline needs this mean; others work.
     def mean_of_others(x: tf.Tensor) -> tf.Tensor:
       raise ValueError(
-        '`baselines.LeaveOneOut` needs draws that are independent or without '
-        'replacement, but `sampler` is `samplers.Stratified()`, whose other '
-        'draws avoid the stratum of the first. Use another baseline, e.g. '
+        '`sampler` must draw independently or without replacement with '
+        '`baselines.LeaveOneOut`; got `samplers.Stratified()`, whose draws '
+        'avoid the stratum of each other. Use another baseline, e.g. '
         '`baselines.IndependentSample()`, or another sampler.'
       )
 
     return Draws(
       values,
       _equal_shares(partition, num_draws),
-      # A single draw from a single stratum is independent.
+      # With a single draw there is no other draw on which it could depend.
       mean_of_others if num_draws > 1 else None,
     )
 
@@ -280,8 +280,8 @@ class WithoutReplacement(Sampler):
     if num_draws > subsets.MOST_DRAWS:
       raise ValueError(
         f'`num_samples` must be at most {subsets.MOST_DRAWS} without '
-        'replacement, since the weights take a recursion over all subsets, '
-        f'but is {num_draws}. Draw fewer, or use `samplers.IID()`.'
+        'replacement, because the weights need a recursion over all subsets; '
+        f'got {num_draws}. Draw fewer values, or use `samplers.IID()`.'
       )
 
   def draw(
@@ -297,8 +297,9 @@ class WithoutReplacement(Sampler):
     if is_limited and num_summed + num_draws > num_values:
       raise ValueError(
         f'`num_samples` must be at most {num_values - num_summed} without '
-        f'replacement, since the distribution has {num_values} values and '
-        f'{num_summed} are summed, but is {num_draws}. Draw fewer, or sum all.'
+        f'replacement, because the distribution has {num_values} values and '
+        f'{num_summed} are summed; got {num_draws}. Draw fewer values, or sum '
+        'all of them.'
       )
     rest, is_possible = _draw_distinct(partition, num_draws, seed)
     values = rest.values[num_summed:]  # [M] + batch_shape + event_shape
@@ -314,8 +315,8 @@ class WithoutReplacement(Sampler):
     )
 
     def mean_of_others(x: tf.Tensor) -> tf.Tensor:
-      # Normalised in the dtype of `x`: an offset of `x` would else cost as many
-      # digits as the dtype of the weights has fewer.
+      # Normalise in the dtype of `x`. Otherwise the weights sum to 1 only in
+      # their own, narrower dtype, and a large offset of `x` would cost digits.
       own = tf.cast(others, x.dtype)
       own = tf.math.divide_no_nan(
         own, tf.reduce_sum(own, axis=1, keepdims=True)

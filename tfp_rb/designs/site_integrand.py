@@ -33,9 +33,9 @@ def known_integrands(
   if sites_per_call is not None:
     most = sites_per_call * atoms.num_at_site
   known = _evaluate(f, tf.concat(points, axis=0), most)
-  # The estimates of the sites are added up, but each estimates the gradient
-  # w.r.t. the variables of `f`, and that w.r.t. the joint value (a shift of the
-  # distribution, for example). So each contributes its share.
+  # The estimates of all sites are added up. Each of them contains the full
+  # gradient w.r.t. the variables of `f` and w.r.t. the joint value (for
+  # example, through a shift of the distribution), so each contributes 1/S.
   share = 1.0 / atoms.num_sites
   values, signals = (
     _of_groups(gradients.scale_gradient(x, share), atoms) for x in known
@@ -80,7 +80,7 @@ def _of_groups(x: tf.Tensor, atoms: SiteAtoms) -> list[tf.Tensor]:
 class KnownIntegrand:
   """Holds `f` at the atoms of the sites and at the draws of a baseline.
 
-  It answers an estimator that evaluates `f` there and nowhere else, see
+  It serves estimators that evaluate `f` only there, see
   `GradientEstimator.evaluates_only_atoms`.
   """
 
@@ -93,7 +93,7 @@ class KnownIntegrand:
 
   def evaluate(self, x: tf.Tensor) -> Evaluation:
     """Returns the `Evaluation` at values of the sites."""
-    del x  # The atoms, and the draws of the baseline after them.
+    del x  # It holds the atoms, followed by the draws of the baseline.
     return self._known
 
 
@@ -137,8 +137,8 @@ class SiteIntegrand:
     sites, most = self._sites, None
     if self._sites_per_call is not None:
       most = self._sites_per_call * x.shape[0]
-    # The estimates of the sites are added up. Each site contributes its full
-    # gradient w.r.t. its atoms, but only its share of the gradient w.r.t. the
+    # The estimates of all sites are added up. Each site contributes its full
+    # gradient w.r.t. its atoms, but only 1/S of the gradient w.r.t. the
     # variables of `f`, which all sites have in common.
     x = gradients.scale_gradient(x, self._num_sites)
     known = _evaluate(self._f, sites.points(self._joint, x), most)
@@ -166,12 +166,12 @@ def _evaluate(f: Integrand, points: tf.Tensor, most: int | None) -> Evaluation:
   if most is None or num_points <= most:
     return evaluate(f, points)
   num_calls = -(-num_points // most)  # rounded up
-  # Calls as even as possible repeat the fewest points.
+  # Calls of nearly equal size repeat the fewest points.
   size = -(-num_points // num_calls)
   num_missing = num_calls * size - num_points
   points = tf.concat([points] + [points[-1:]] * num_missing, axis=0)
 
-  # One Tensor, because a loop stacks a single result.
+  # `call_one_by_one` takes a function with a single result.
   def stacked(values: tf.Tensor) -> tf.Tensor:
     return tf.stack(evaluate(f, values), axis=-1)
 

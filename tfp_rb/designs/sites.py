@@ -23,7 +23,7 @@ __all__ = [
 
 
 class SiteAtoms(NamedTuple):
-  """A joint value, and copies of it that differ from it at one site each.
+  """Holds a joint value, and copies that differ from it at one site each.
 
   Attributes:
     values: `Tensor` of shape `[m] + batch_shape + event_shape`, the points at
@@ -83,8 +83,9 @@ def shared_atoms(
 ) -> SiteAtoms:
   """Returns the `SiteAtoms` in which all sites share the joint value.
 
-  One atom of each site is the symbol that the site has in the joint value.
-  There the atom is the joint value itself, so `f` is evaluated once for all.
+  At each site, one atom is the symbol that the site has in the joint value.
+  This atom is the joint value itself, so `f` is evaluated there only once for
+  all sites.
 
   Args:
     joint: `Tensor` of shape `[1] + batch_shape + event_shape`.
@@ -136,10 +137,10 @@ def _site_atoms(
 class JointFirst(Sampler):
   """Draws from the rest of each site; the joint value is the first draw.
 
-  Given that the symbol of the joint value is not summed, it is a draw from the
-  rest, independent of the other sites. So it serves as the first draw there,
-  and `f` is evaluated at the joint value anyway. Elsewhere, it is one of the
-  summed symbols, and the first draw is a new one.
+  If a site's symbol in the joint value is not summed, that symbol is a draw
+  from the rest, independent of the other sites. It serves as the first draw,
+  because `f` is evaluated at the joint value anyway. If the symbol is summed,
+  the first draw is a new one.
   """
 
   def __init__(self, own: tf.Tensor, name: str | None = None) -> None:
@@ -182,7 +183,7 @@ def _is_same(x: tf.Tensor, y: tf.Tensor, batch_rank: int) -> tf.Tensor:
 
 
 def _counter(size: int, like: tf.Tensor) -> tf.Tensor:
-  """Returns `0, ..., size - 1` along the first axis, of the rank of `like`."""
+  """Returns `0, ..., size - 1` on the first axis, with the rank of `like`."""
   return tf.reshape(tf.range(size), [size] + [1] * (like.shape.rank - 1))
 
 
@@ -230,7 +231,7 @@ def reshape_first(x: tf.Tensor, num_dims: int, shape: list[int]) -> tf.Tensor:
 
 
 class Sites:
-  """A group of `S` sites: the last batch dimension of one factor.
+  """Holds a group of `S` sites: the last batch dimension of one factor.
 
   Values of sites have shape `[n] + batch_shape + [S] + event_shape_of_site`,
   joint values `[n] + batch_shape + event_shape`.
@@ -274,7 +275,7 @@ class Sites:
     same = _is_same(values, own, 2 + self._batch_rank)  # [n] + batch + [S]
     last = values.shape[0] - 1
     entry = _counter(last + 1, same)
-    # A minimum, because an argmax is several times slower under XLA on a CPU.
+    # Take a minimum: an argmax is several times slower under XLA on a CPU.
     return tf.reduce_min(tf.where(same, entry, last), axis=0, keepdims=True)
 
   def points(self, joint: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
@@ -324,7 +325,7 @@ class Sites:
     own = self._group.extract(joint)[:, tf.newaxis]  # [1, 1] + batch + [S] + ..
     own = tf.cast(own, x.dtype)
     x = x[:, tf.newaxis]  # [n, 1] + batch_shape + [S] + ...
-    # An identity matrix between the new axis and that of the sites.
+    # `is_own` is an identity matrix over the new axis and that of the sites.
     shape = [1, self.size] + [1] * self._batch_rank + [self.size]
     shape += [1] * (x.shape.rank - len(shape))
     is_own = np.reshape(np.eye(self.size, dtype=bool), shape)

@@ -1,4 +1,4 @@
-"""Probabilities of sets that are drawn without replacement.
+"""Computes probabilities of sets that are drawn without replacement.
 
 Let `p` be the law of the first draw and `S` the set that was drawn. `phi(C)` is
 the probability that the other members of `S` are drawn next, in any order, once
@@ -98,8 +98,8 @@ def _log_phi(
     smaller = [[position[_bits(c) & ~(1 << s)] for s in c] for c in subsets]
     probs = tf.gather(log_probs, np.array(subsets))  # [subsets, count] + batch
     drawn = probs + tf.gather(level, np.array(smaller))
-    # The denominator 1 - p(C): the members that are left, and all values
-    # outside the set.
+    # The denominator 1 - p(C) is the mass of the members that are left and of
+    # all values outside the set.
     own = tf.reduce_logsumexp(probs, axis=1)
     left = tf.reduce_logsumexp(
       tf.stack([own, tf.broadcast_to(log_beyond, tf.shape(own))]), axis=0

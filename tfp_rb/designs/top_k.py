@@ -1,4 +1,4 @@
-"""Sums over the best values, or given ones, and draws from the rest."""
+"""Sums over the best values, or over given ones, and draws from the rest."""
 
 from typing import Any
 
@@ -89,7 +89,7 @@ def _sum_and_draw(
     return make_atoms(whole, best, values, weights, num_summed)
 
   def mean_of_others(x: tf.Tensor) -> tf.Tensor:
-    # Only the entries of the draws are read.
+    # The entries of summed atoms are never read.
     zeros = tf.zeros_like(x[:num_summed])
     return tf.concat([zeros, of_draws(x[num_summed:])], axis=0)
 

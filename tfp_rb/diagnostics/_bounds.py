@@ -15,11 +15,11 @@ from tfp_rb.partitions import check_discrete, partition_of
 
 __all__ = ['VarianceBound', 'variance_bounds']
 
-_MOST_OUTCOMES = 20_000  # that are enumerated for one number of summed atoms
+_MOST_OUTCOMES = 20_000  # enumerated for each number of summed atoms
 
 
 class VarianceBound(NamedTuple):
-  """A total variance and its bound, for one number of summed atoms.
+  """Holds a total variance and its bound, for one number of summed atoms.
 
   Attributes:
     num_summed: Python `int` `k`.
@@ -59,8 +59,8 @@ def variance_bounds(
   function at summed atoms and at draws; `g` may be biased. The baselines
   `LeaveOneOut` and `Optimal` do not meet this condition because their level
   depends on the other draws, nor does `IndependentSample(shared=False)`, which
-  draws separate noise for each atom. The shared form meets it, given its extra
-  draw.
+  draws separate noise for each atom. The shared form meets it conditionally on
+  its extra draw.
 
   Args:
     estimator: A `GradientEstimator` with `num_samples=1`.
@@ -130,14 +130,14 @@ def variance_bounds(
   plain = variance_of_one_draw(0)
   largest = num_values
   if budget is not None and budget < num_values:
-    largest = budget - 1  # At least one draw, since not all can be summed.
+    largest = budget - 1  # Keep at least one draw, as not all can be summed.
   masses = rest_mass(distribution, largest)  # [largest + 1]
   rows = []
   for k, mass in enumerate(masses.numpy().tolist()):
     num_samples = 1 if budget is None else budget - k
     num_samples = num_samples if k < num_values else 0
-    # Given the extra draw of a baseline, if there is one, the draws are
-    # independent: the mean of M draws has 1 / M of the variance of one.
+    # The draws are independent (given the extra draw of a baseline, if it makes
+    # one), so the mean of M draws has 1 / M of the variance of one.
     share = 1.0 / max(num_samples, 1)
     rows.append(
       VarianceBound(
@@ -156,7 +156,8 @@ def _check_draws_share(estimator: GradientEstimator) -> None:
   baseline = getattr(estimator.unwrap(), 'baseline', None)
   if not getattr(baseline, 'treats_draws_alike', True):
     raise ValueError(
-      f'`budget` must be None with {baseline!r}, because the variance of '
-      'several draws does not follow from the variance of one. Call '
-      '`exact_moments` for each split, or use `IndependentSample()`.'
+      f'`baseline` must not depend on the other draws if `budget` is given; '
+      f'got {baseline!r}, with which the variance of several draws does not '
+      'follow from the variance of one. Call `exact_moments` for each split, '
+      'or use `IndependentSample()`.'
     )

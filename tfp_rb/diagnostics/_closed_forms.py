@@ -1,4 +1,4 @@
-"""Variances of score-function gradients in closed form, in numpy.
+"""Computes variances of score-function gradients in closed form, in NumPy.
 
 `k` values are summed and `M` are drawn from the rest, which has mass `R` and
 probabilities `p = q / R`. All means are over the rest: `m` is the mean of `f`,
@@ -36,7 +36,7 @@ _Geometry: TypeAlias = tuple[np.ndarray, np.ndarray, float, float]
 
 
 class Row(NamedTuple):
-  """One member of a batch, with its values in the order of a partition.
+  """Holds one member of a batch, with values in the order of a partition.
 
   Attributes:
     q: Array of shape `[K]`, probabilities that sum to 1.
@@ -101,8 +101,8 @@ def _levels(
   above = row.f[:num_summed] - mean
   excess = float(summed @ above)
   if num_draws == 1:
-    # There is no other draw: the level is a mean over the summed atoms, which
-    # are possible because they are more probable than those of the rest.
+    # There is no other draw, so the level is a mean over the summed atoms. They
+    # are possible because they are more probable than the values of the rest.
     return -float(np.average(above, weights=summed[-1] / summed)), 0.0
   share = mass / (2.0 * (num_draws - 1) ** 2)  # of `form='mixed'`
   return -share * excess, 1.0 - np.sum(summed) * share

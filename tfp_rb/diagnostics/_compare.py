@@ -10,7 +10,7 @@ __all__ = ['Comparison', 'compare']
 
 
 class Comparison(NamedTuple):
-  """One estimator among others.
+  """Holds the result of `compare` for one estimator.
 
   Attributes:
     name: Python `str`.
@@ -40,15 +40,16 @@ def compare(
   """Ranks estimators by their variance at equal evaluations of `f`.
 
   The library counts the evaluations: the number of atoms at which `f` is
-  evaluated for one estimate. Estimators with different numbers are ranked by
-  variance times evaluations. With twice the draws, an estimator may have less
-  than half of its variance (`LeaveOneOut` does), so compare it at several
-  numbers of draws.
+  evaluated for one estimate. It ranks estimators with different numbers by
+  variance times evaluations. Twice the draws may reduce the variance to less
+  than half (with `LeaveOneOut` they do), so compare such an estimator at
+  several numbers of draws.
 
   The unit is evaluations for each row of the batch: `pooled`, which evaluates
   `N` atoms for `B` rows, counts as `N / B`. To compare it with other
-  estimators, write `f(z, rows)` with an argument of this name. `pooled` needs
-  it, and all other estimators take it, too: they pass all rows of the batch.
+  estimators, write `f(z, rows)`, with exactly this argument name. `pooled`
+  requires the argument. All other estimators support it, too, and pass all rows
+  of the batch.
 
   Args:
     estimators: Dictionary (any `Mapping`) from names to `GradientEstimator`s.
@@ -81,7 +82,7 @@ def compare(
   [round(row.variance, 3) for row in rows]  # ==> [0.263, 0.871]
   ```
 
-  One budget for a batch of three rows next to a budget for each row:
+  This compares one budget for a batch of three rows with a budget per row:
 
   ```python
   cost = tf.constant([[3., 1., 2.], [0., 1., 5.], [2., 2., 1.]])

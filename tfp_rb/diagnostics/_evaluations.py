@@ -1,4 +1,4 @@
-"""How a pooled budget is spent over the rows of a batch."""
+"""Measures how a pooled budget is spent over the rows of a batch."""
 
 from typing import cast
 
@@ -29,8 +29,8 @@ def evaluations_per_row(
     distribution: A discrete `tfp.distributions.Distribution` with a batch and
       a registered partition.
     estimator: The result of `tfp_rb.pooled`.
-    num_estimates: Python `int`, over how many estimates the mean is taken. Pass
-      1 for the evaluations of a single estimate.
+    num_estimates: Python `int`, the number of estimates to average over. Pass 1
+      for the evaluations of a single estimate.
     seed: Stateless seed of the estimates.
 
   Returns:

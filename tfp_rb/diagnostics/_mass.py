@@ -1,4 +1,4 @@
-"""The mass that is left to sampling after the best values are summed."""
+"""Computes the mass that remains to be sampled after the best values."""
 
 import tensorflow as tf
 
@@ -36,6 +36,6 @@ def rest_mass(distribution: Distribution, num_summed: int) -> tf.Tensor:
   ```
   """
   best = partition(distribution, num_summed)
-  # The weights of the values, most probable first, and of all others last.
+  # List the weights, the most probable value first, and append the rest.
   masses = tf.concat([best.weights, best.rest_weight[tf.newaxis]], axis=0)
   return tf.cumsum(masses, axis=0, reverse=True)

@@ -1,4 +1,4 @@
-"""Mean, variance and bias of a gradient, and their exact values."""
+"""Computes the exact mean, variance and bias of a gradient."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ __all__ = [
 
 
 class GradientMoments(NamedTuple):
-  """Mean, variance and bias of the gradient of one estimate.
+  """Holds mean, variance and bias of the gradient of one estimate.
 
   Attributes:
     mean: List of arrays with the shapes of the parameters, the mean gradient.
@@ -87,8 +87,8 @@ def exact_moments(
       batch. Then `f(z, rows)` serves `pooled` and all other estimators.
     parameters: List of floating-point `Tensor`s, preferably float64, with
       respect to which the gradient is taken.
-    most_outcomes: Python `int`, the largest number of outcomes to enumerate; of
-      each row, if rows are drawn independently.
+    most_outcomes: Python `int`, the largest number of outcomes to enumerate
+      (for each row, if rows are drawn independently).
 
   Returns:
     moments: `GradientMoments`.
@@ -137,7 +137,7 @@ def exact_moments(
     mean=mean,
     variance=variance,
     interval=(variance, variance),
-    bias=bias,  # of an unbiased estimator: a rounding error
+    bias=bias,  # For an unbiased estimator this is a rounding error.
     bias_interval=(bias, bias),
     num_evaluations=num_evaluations,
     is_exact=True,
@@ -166,7 +166,7 @@ def _moments_of_rows(
     )
     for seed in ((0, 0), (0, 1))
   )
-  # An outcome that depends on the seed has further noise.
+  # If the outcomes differ between two seeds, the estimator has further noise.
   if (
     first is None
     or second is None
@@ -198,7 +198,8 @@ def enumerate_all(
   """Returns the `Outcomes` of an estimator, or raises `ValueError`."""
   _, distribution = problem(*parameters)
   check_discrete(distribution)
-  # A pool is a matter of the whole batch; other rows are independent.
+  # Only a pool depends on the whole batch; with other estimators the rows are
+  # independent.
   if distribution.batch_shape.rank != 0 and not estimator.takes_rows:
     raise ValueError(
       '`problem` must return a distribution without a batch; got batch shape '

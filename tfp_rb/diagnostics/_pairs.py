@@ -32,7 +32,7 @@ def sampled_moments(
 ) -> GradientMoments:
   """Returns moments of the gradient of any loss, from pairs of gradients.
 
-  The mean of half the squared distance of two independent gradients is the
+  The mean of half the squared distance between two independent gradients is the
   total variance. The pairs are independent, so this mean has a standard error,
   and `interval` is a normal interval. It is too narrow if rare pairs dominate
   the variance.
@@ -89,7 +89,7 @@ def sampled_moments(
 
   def gradient(seed: tf.Tensor) -> list[tf.Tensor]:
     with tf.GradientTape() as tape:
-      # A tape watches only trainable variables by itself.
+      # By default, a tape watches trainable variables only.
       tape.watch(variables)
       value = loss(seed)
     gradients = gradients_of(tape, value, variables)
@@ -107,7 +107,7 @@ def sampled_moments(
     mean=_like(mean, variables),
     variance=variance,
     interval=interval,
-    # The mean of 2 * num_pairs gradients has that fraction of the variance.
+    # The mean of `n = 2 * num_pairs` gradients has 1 / n of the variance.
     **_bias_of(mean, reference, variance / (2 * num_pairs)),
     num_evaluations=_num_evaluations(traced),
     is_exact=False,
@@ -139,13 +139,13 @@ def _num_atoms_per_row(operation: tf.Operation) -> float | None:
 
 
 def _as_tensorflow(variables: Sequence[Any]) -> list[tf.Variable]:
-  """Returns a checked list of TensorFlow's variables."""
+  """Checks `variables`, and returns them as a list of `tf.Variable`s."""
   if not isinstance(variables, list | tuple) or not variables:
     raise ValueError(
       '`variables` must be a list with at least one variable; got '
       f'{variables!r}. Pass, for example, `[logits]`.'
     )
-  # A Keras variable has the one of TensorFlow as its `value`.
+  # The `value` of a Keras variable is its `tf.Variable`.
   found = [
     v if isinstance(v, tf.Variable) else getattr(v, 'value', v)
     for v in variables
@@ -158,9 +158,9 @@ def _as_tensorflow(variables: Sequence[Any]) -> list[tf.Variable]:
       )
     if not variable.dtype.is_floating:
       raise TypeError(
-        '`variables` must be of floating point, because the loss is '
-        f'differentiated with respect to them; got dtype {variable.dtype.name}'
-        '. Leave this variable out.'
+        '`variables` must have a floating-point dtype, because the loss is '
+        f'differentiated with respect to them; got {variable.dtype.name}. '
+        'Leave this variable out.'
       )
   return found
 
@@ -181,7 +181,7 @@ def _check_reference(reference: Any, variables: Sequence[tf.Variable]) -> None:
 def gradients_of(
   tape: tf.GradientTape, value: tf.Tensor, variables: Sequence[tf.Variable]
 ) -> list[tf.Tensor] | None:
-  """Returns dense gradients, 0 for an unused variable; `None` if all are."""
+  """Returns dense gradients, 0 for unused variables; `None` if all are so."""
   gradients = tape.gradient(value, variables)
   if all(g is None for g in gradients):
     return None

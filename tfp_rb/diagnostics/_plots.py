@@ -1,4 +1,4 @@
-"""Plots whose series can be told apart without colours."""
+"""Plots results, with series that can be told apart without colours."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -49,7 +49,7 @@ def plot_variance(
   numbers = {row.num_evaluations for row in rows}
   if len(numbers) == 1 < len(rows):
     return _plot_names(rows, numbers.pop(), ax)
-  # Sorted, so that a name has the same style in two plots of the same names.
+  # Sort the names, so that two plots of the same names use the same styles.
   for i, name in enumerate(sorted({row.name for row in rows})):
     own = sorted(
       (row for row in rows if row.name == name),
@@ -80,7 +80,7 @@ def plot_variance(
 def _plot_names(
   rows: Sequence[Comparison], num_evaluations: float, ax: 'Axes'
 ) -> 'Axes':
-  """Plots one variance for each name, the first row on top."""
+  """Plots one variance for each name, with the first row on top."""
   for i, row in enumerate(rows):
     low, high = row.interval
     error = [[max(row.variance - low, 0.0)], [max(high - row.variance, 0.0)]]
@@ -98,11 +98,11 @@ def _plot_names(
 
 
 def _scale(rows: Sequence[Comparison]) -> dict[str, Any]:
-  """Returns a logarithmic scale on which a variance of 0 has a place."""
+  """Returns a logarithmic scale that can also show a variance of 0."""
   positive = [row.variance for row in rows if row.variance > 0.0]
   if len(positive) == len(rows) or not positive:
     return {'value': 'log' if positive else 'linear'}
-  # Linear from 0 to the least positive variance, logarithmic above.
+  # The scale is linear from 0 to the least positive variance.
   return {'value': 'symlog', 'linthresh': min(positive)}
 
 
@@ -157,8 +157,8 @@ def plot_evaluations(
 ) -> 'Axes':
   """Plots the evaluations of each row against how uncertain the row is.
 
-  Each marker is a row. The dashed line is the mean over the rows: what each of
-  them would get from a budget per row.
+  Each marker is a row. The dashed line is the mean over the rows, which is what
+  each row would get with a budget per row.
 
   Args:
     evaluations: Array of `batch_shape`, from `evaluations_per_row`.
@@ -244,7 +244,7 @@ def plot_bounds(
 
 
 def _with_whole_numbers(ax: 'Axes') -> 'Axes':
-  # There is no half evaluation, and no half value is summed.
+  # Evaluations and summed values are whole numbers.
   ax.locator_params(axis='x', integer=True)
   return ax
 

@@ -1,4 +1,4 @@
-"""The variance of a pooled estimator, from a table of a batch."""
+"""Computes the variance of a pooled estimator from tables of the rows."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,18 +16,18 @@ from tfp_rb.testing import enumeration
 __all__ = ['PoolVariance', 'are_flat', 'distribution_of', 'pool_variance']
 
 _IMPOSSIBLE = -1e4  # a logit of probability 0, also in float64
-_MOST_OUTCOMES = 2000  # that are enumerated
-_NUM_ESTIMATES = 1000  # that are made if there are more outcomes
-_MOST_NUMBERS = 2**24  # of all gradients together, 128 MB
+_MOST_OUTCOMES = 2000  # The largest number of outcomes that are enumerated.
+_NUM_ESTIMATES = 1000  # The number of random estimates if there are more.
+_MOST_NUMBERS = 2**24  # The most components of all gradients, 128 MB.
 
 
 class PoolVariance(NamedTuple):
-  """The total variance of the gradient of a pooled estimator.
+  """Holds the total variance of the gradient of a pooled estimator.
 
   Attributes:
     variance: Python `float`.
-    num_estimates: Python `int`, the number of estimates whose variance this is;
-      `None` if all outcomes were enumerated.
+    num_estimates: Python `int`, the number of estimates that the variance was
+      computed from; `None` if all outcomes were enumerated.
   """
 
   variance: float
@@ -35,7 +35,7 @@ class PoolVariance(NamedTuple):
 
 
 def are_flat(rows: Sequence[Row]) -> bool:
-  """Whether the probabilities of all rows are far from concentrated."""
+  """Returns whether the probabilities of all rows are nearly uniform."""
   for row in rows:
     # The effective number of values, 1 to K.
     effective = 1.0 / np.sum(row.q**2)
@@ -103,7 +103,7 @@ def _sample(
   logits: np.ndarray,
   num_estimates: int,
 ) -> np.ndarray:
-  """Returns gradients w.r.t. logits, `[n, B, K]`, of estimates by seeds."""
+  """Returns the gradients of `n` estimates w.r.t. logits, `[n, B, K]`."""
   parameter = tf.constant(logits)
 
   def gradient(seed: tf.Tensor) -> tf.Tensor:

@@ -31,7 +31,7 @@ _LEAST_GAIN = 1.1
 
 
 class Option(NamedTuple):
-  """One way to spend the evaluations.
+  """Holds one way to spend the evaluations.
 
   Attributes:
     name: Python `str`.
@@ -49,7 +49,7 @@ class Option(NamedTuple):
 
 
 class Suggestion(NamedTuple):
-  """The result of `suggest`.
+  """Holds the result of `suggest`.
 
   Attributes:
     estimator: A `GradientEstimator`, ready to use.
@@ -86,8 +86,8 @@ def suggest(
   * `rao_blackwellize` of both, with every number of summed atoms;
   * `rao_blackwellize` of both with `budget=`, Proposition 2 of the paper;
   * `pooled(budget_per_row=budget)` if there is a batch of several rows. It is
-    left out if all rows are flat, since then it moves no evaluations. It needs
-    an `f(z, rows)`, and is suggested if that saves at least 10 %.
+    left out if all rows are flat, because it then moves no evaluations. It
+    requires an `f(z, rows)`, so it is suggested only if it saves at least 10 %.
 
   The variance is that of the gradient of the sum over the batch, with respect
   to the trainable variables of `distribution`. If it has none, the gradient is
@@ -98,19 +98,19 @@ def suggest(
   If there are at most `most_evaluations` values (for a countable support, all
   but a mass of 1e-12), `f` is evaluated at all of them, and the variances are
   exact. Otherwise `f` is evaluated at the `budget` best values and at draws
-  from the rest, `most_evaluations` in total. Then the variances are estimates,
-  for a distribution whose rest consists of the draws, and `reason` says so.
+  from the rest, `most_evaluations` in total. The draws then stand for the rest,
+  so the variances are estimates, and `reason` says so.
 
   Args:
     f: Callable, as in `tfp_rb.expectation`: `f(z)`, or `f(z, rows)` as for
       `pooled`.
-    distribution: A discrete `tfp.distributions.Distribution` with a registered
-      partition, `q`.
+    distribution: A discrete `tfp.distributions.Distribution`, `q`, with a
+      registered partition.
     budget: Python `int`, the number of evaluations of `f` for one estimate, for
       each row of a batch. With a batch it may be a `float` such as 1.25: only
       `pooled` spends all of it, and the other estimators spend 1.
-    most_evaluations: Python `int`, the largest number of evaluations of `f` for
-      the suggestion; more than `budget`.
+    most_evaluations: Python `int`, the largest number of evaluations of `f` to
+      find the suggestion. It must exceed `budget`.
     seed: Stateless seed of the draws.
 
   Returns:
@@ -140,7 +140,7 @@ def suggest(
   that of 3 plain draws. Exact, from `f` at 5 values, of the gradient with
   respect to the logits of the values."
 
-  In a batch with certain and doubtful rows, one budget for all rows pays:
+  If only some rows of a batch are uncertain, one budget for all rows pays:
 
   ```python
   q = tfp.distributions.Categorical(
@@ -160,7 +160,7 @@ def suggest(
     most_evaluations, 'most_evaluations', minimum=1
   )
   num_values = partition_of(distribution).num_values
-  # Where all values can be listed, nothing is drawn.
+  # If all values can be listed, nothing is drawn.
   is_enough = num_values is not None and num_values <= most_evaluations
   if most_evaluations <= per_row and not is_enough:
     raise ValueError(
@@ -199,7 +199,10 @@ def _check_budget(budget: Any, num_rows: int) -> int:
   if num_rows < 2 or not isinstance(budget, float):
     return checks.check_int(budget, 'budget', minimum=1)
   if not 1.0 <= budget < np.inf:
-    raise ValueError(f'`budget` must be finite and at least 1; got {budget}.')
+    raise ValueError(
+      f'`budget` must be finite and at least 1; got {budget}. Pass, for '
+      'example, 2.'
+    )
   return int(budget)
 
 
@@ -208,7 +211,7 @@ def _pooled(budget: float) -> GradientEstimator:
 
 
 def _pool(support: Support, budget: float) -> PoolVariance | None:
-  """Returns the variance of a pool, or `None` where it is no option."""
+  """Returns the variance of a pool, or `None` if a pool is no option."""
   num_values = support.num_values
   is_summed = num_values is not None and num_values <= budget
   if (
@@ -268,7 +271,7 @@ def _baselines(
 def _reason(
   best: Option, table: list[Option], support: Support, budget: int
 ) -> str:
-  """Says what was chosen, and what is gained."""
+  """Returns sentences that say what was chosen, and what is gained."""
   if best.name == 'Exact':
     choice = f'Sum all {best.num_summed} values'
   elif best.num_summed is None:
@@ -287,7 +290,7 @@ def _reason(
     )
   if 'leave-one-out' in best.name:
     choice += ', with a leave-one-out baseline'
-  # This name stands for plain draws alone: k = 0 and no baseline.
+  # Only the option with `k = 0` and no baseline has this name.
   plain = next(o.variance for o in table if o.name == 'REINFORCE')
   gain = f'the least variance of {len(table)} options'
   if best is not table[0]:
@@ -302,7 +305,7 @@ def _reason(
 def _reason_of_pool(
   table: list[Option], support: Support, budget: int, takes_rows: bool
 ) -> str:
-  """Says where a pool spends its evaluations, and what is gained."""
+  """Returns sentences on where a pool spends its budget, and on the gain."""
   best, second = table[:2]
   evaluations = evaluations_per_row(
     distribution_of(support.rows), best.estimator
@@ -322,7 +325,7 @@ def _reason_of_pool(
 def _reliability(
   best: Option, support: Support, budget: int, pool: PoolVariance | None
 ) -> str:
-  """Says how reliable the variance is, and of which gradient."""
+  """Returns a sentence on how the variance was found, and of what gradient."""
   has_scores = support.rows[0].scores is not None
   by = 'the trainable variables' if has_scores else 'the logits of the values'
   known = f'Exact, from `f` at {support.num_evaluations} values'

@@ -25,7 +25,7 @@ class Support(NamedTuple):
       a countable support.
     num_evaluations: Python `int`, the number of values at which `f` was
       evaluated.
-    is_whole: Python `bool`, whether no value with mass is missing.
+    is_whole: Python `bool`, whether all values with mass are listed.
   """
 
   rows: list[Row]
@@ -115,11 +115,11 @@ def _list(
 
   Returns:
     listed: A `Partition`.
-    is_whole: Python `bool`, whether no value with mass is missing.
+    is_whole: Python `bool`, whether all values with mass are listed.
   """
   if num_values is not None and num_values <= most_evaluations:
     return partition_of(distribution).best(num_values), True
-  # How many values of a countable support have mass is found by doubling.
+  # Find the number of values with mass of a countable support by doubling.
   size = max(64, num_best + 1)
   while num_values is None and size <= most_evaluations:
     every = partition_of(distribution).best(size)
@@ -180,6 +180,7 @@ def _row(
   q = q / np.sum(q)
   if scores is not None:
     scores = scores[kept]
-    # The closed forms rely on a mean of 0, which a pilot has only roughly.
+    # The closed forms assume that the scores have mean 0. In a pilot this holds
+    # only roughly, so subtract their mean.
     scores = scores - q @ scores
   return Row(q, f[kept], scores)

@@ -1,4 +1,4 @@
-"""A Keras callback that measures gradients while a model is trained."""
+"""Defines a Keras callback that measures gradients during training."""
 
 import os
 from typing import Any
@@ -20,7 +20,7 @@ class GradientVariance(keras.callbacks.Callback):
   It works with every subclass of `tfp_rb.models.EstimatorModel`. The callback
   differentiates the loss of one fixed batch with respect to the model's
   trainable variables, with several seeds, in pairs as `sampled_moments` does.
-  The variance is that of everything the step draws: the atoms, and the model's
+  The variance covers everything that a step draws: the atoms and the model's
   own noise. The callback writes
 
   * `gradient_variance`, the total variance of the gradient of the loss, and
@@ -76,7 +76,7 @@ class GradientVariance(keras.callbacks.Callback):
     self.every = checks.check_int(every, 'every', minimum=1)
     self.num_pairs = checks.check_int(num_pairs, 'num_pairs', minimum=2)
     self.seed = checks.check_int(seed, 'seed', minimum=0)
-    # Keras sets the model, and starts the training, after the constructor.
+    # `set_model` and `on_train_begin`, which Keras calls later, set these.
     self._writer: Any = None
     self._gradient: Any = None
 

@@ -1,4 +1,4 @@
-"""Distributions that TFP lacks: chains over a finite set of states."""
+"""Provides distributions that TFP lacks: chains over finitely many states."""
 
 # This module registers divergences when it is imported.
 from tfp_rb.distributions import divergences  # noqa: F401

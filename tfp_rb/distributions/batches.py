@@ -1,4 +1,4 @@
-"""Rearranges batches of chains for the recursions, and what they return.
+"""Rearranges batches of chains for the recursions, and their results back.
 
 The recursions take factors `[T, rows, K, K]` and paths `[T, rows, n]`, where
 `rows` is the flattened batch. Users have the batch in front.
@@ -69,7 +69,7 @@ def draw(
 def log_prob_of(
   log_factors: tf.Tensor, value: tf.Tensor, batch_shape: list[Any]
 ) -> tf.Tensor:
-  """Returns the log-probability of paths, whose batch may be larger.
+  """Returns the log-probability of paths, which may have a larger batch.
 
   Args:
     log_factors: As returned by `log_factors_of`.
@@ -77,14 +77,14 @@ def log_prob_of(
     batch_shape: List.
 
   Returns:
-    log_prob: `Tensor`, the dimensions in front of `value` broadcast against
-      `batch_shape`.
+    log_prob: `Tensor`. Its shape is that of `value` without the last dimension,
+      broadcast against `batch_shape`.
   """
   num_steps, rows, *tail = shapes.as_list(log_factors)
   value = tf.cast(value, tf.int32)
   shape = shapes.broadcast(shapes.as_list(value)[:-1], batch_shape)
   value = tf.broadcast_to(value, [*shape, num_steps])
-  # Values may broadcast the batch; the factors are then repeated.
+  # If the values have a larger batch, repeat the factors.
   own, batch_shape = batch_shape, shape[len(shape) - len(batch_shape) :]
   if not shapes.is_same(batch_shape, own):
     log_factors = tf.reshape(log_factors, [num_steps, *own, *tail])

@@ -27,8 +27,7 @@ class CategoricalChain(CompositeDistribution):
 
   The states are the integers `0, ..., K - 1`, and the transitions may differ
   between the steps. `log_prob`, `entropy`, `mode`, `marginals` and
-  `kl_divergence` are exact. Their cost is linear in `T`, and so is their
-  memory.
+  `kl_divergence` are exact. Their time and memory are linear in `T`.
 
   **Sums over the time steps need no sampling.** If `f(z)` is a sum of terms
   that depend on `z_t` or on `(z_{t-1}, z_t)` each, `expectation` computes
@@ -43,7 +42,7 @@ class CategoricalChain(CompositeDistribution):
 
   Let every state go to state 0 with probability 1 once a series is over. The
   steps beyond the end then add nothing to `log_prob`, `entropy`, divergences
-  and estimates, and there is one path for each path of the shorter series.
+  and estimates, and each path of the shorter series has exactly one extension.
   Make `f` ignore these steps.
 
   ```python
@@ -69,13 +68,13 @@ class CategoricalChain(CompositeDistribution):
     z = yield tfd.Categorical(logits=tf.gather(transition_logits[t], z))
   ```
 
-  by a single part, `CategoricalChain(initial_logits, transition_logits)`, with
-  the same parameters. See also `tfp_rb.vi.ChainTarget`.
+  with a single part, `CategoricalChain(initial_logits, transition_logits)`,
+  that has the same parameters. See also `tfp_rb.vi.ChainTarget`.
 
-  #### What is not covered
+  #### Limits
 
-  Chains with several variables per step (factorial chains), and trees. Combine
-  the variables of a step into one state.
+  Chains with several variables per step (factorial chains) and trees are not
+  supported. Combine the variables of a step into one state.
 
   #### Examples
 
@@ -207,8 +206,8 @@ class CategoricalChain(CompositeDistribution):
       hmm: A `tfd.HiddenMarkovModel`.
       observations: `Tensor` of shape `[..., T]` plus the event shape of an
         observation.
-      mask: Boolean `Tensor` of shape `[..., T]`: observations that are missing,
-        as in TFP. `None` means `hmm.mask`.
+      mask: Boolean `Tensor` of shape `[..., T]`, `True` for missing
+        observations, as in TFP. `None` means `hmm.mask`.
       validate_args: Python `bool`, as in `from_potentials`.
       name: Python `str`.
 
@@ -292,7 +291,7 @@ class CategoricalChain(CompositeDistribution):
 
   @property
   def log_normalizer(self) -> Any:
-    """The argument `log_normalizer`, `None` if there is none."""
+    """The argument `log_normalizer`; `None` if it was not given."""
     return self._log_normalizer
 
   @property

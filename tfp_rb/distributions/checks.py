@@ -26,8 +26,8 @@ __all__ = [
 def convert(**arguments: TensorLike) -> list[Any]:
   """Converts arguments to floating-point Tensors of one dtype.
 
-  Variables, and what behaves like them, stay as they are, so that a tape sees
-  that they are read later.
+  Variables, and objects that behave like them, are not converted, so that a
+  tape sees when they are read.
 
   Args:
     **arguments: Anything that TensorFlow converts, by name.
@@ -211,7 +211,8 @@ def check_same_event(a: Any, b: Any) -> None:
     raise ValueError(
       '`other` must be a chain over the same steps and states; got '
       f'{b.event_shape[0]} steps and {b.num_states} states for a chain with '
-      f'{a.event_shape[0]} steps and {a.num_states} states.'
+      f'{a.event_shape[0]} steps and {a.num_states} states. Pass a chain of '
+      'the same size.'
     )
 
 
@@ -247,7 +248,7 @@ def checks_of_rows(is_init: bool, **logits: Any) -> list[Any]:
 
   Args:
     is_init: Python `bool`, whether the chain is being constructed. Variables
-      are checked later.
+      are not checked then, but whenever they are used.
     **logits: Logits by name.
   """
   assertions = []
@@ -283,7 +284,7 @@ def checks_of_potentials(
 
 
 def _checks_of_numbers(x: Any, name: str) -> list[Any]:
-  # NaN is not less than anything.
+  # This is also `False` for NaN.
   is_number = tf.convert_to_tensor(x) < np.inf
   return [
     tf.debugging.assert_equal(

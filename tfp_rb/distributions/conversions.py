@@ -1,4 +1,4 @@
-"""Turns potentials, hidden Markov models and Markov chains into logits."""
+"""Converts potentials, hidden Markov models and Markov chains to logits."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ def normalise(
   unary = tf.reshape(unary, [rows, num_steps, num_states])
   pairwise = tf.broadcast_to(pairwise, [*batch_shape, *last])
   pairwise = tf.reshape(pairwise, [rows, *last])
-  # All factors contain the potential of the state at their step.
+  # Each factor contains the potential of the state at its own step.
   pairs = pairwise + unary[:, 1:, tf.newaxis]
   factors = recursions.join_factors(
     unary[:, 0], tf.transpose(pairs, [1, 0, 2, 3])
@@ -96,7 +96,7 @@ def potentials_of(
   num_steps = check_observed(hmm, observations, mask)
   likelihood = _log_likelihood(hmm, observations, num_steps)
   if mask is not None:
-    # Mask before and after: a missing observation may be NaN.
+    # Mask both observations and results: a missing observation may be NaN.
     likelihood = tf.where(
       mask[..., tf.newaxis], tf.zeros_like(likelihood), likelihood
     )
@@ -128,7 +128,7 @@ def _log_likelihood(
     # The last dimensions of the batch are those of steps and states.
     expanded = tf.expand_dims(observations, -1 - event_rank)
     return dtypes.at_least_float32(law.log_prob(expanded))
-  # The steps go in front of the batch, as further draws.
+  # Move the steps in front of the batch, as if they were draws.
   batch_shape = shapes.as_list(observations)
   event_shape = batch_shape[len(batch_shape) - event_rank :]
   batch_shape = batch_shape[: len(batch_shape) - 1 - event_rank]

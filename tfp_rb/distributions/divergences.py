@@ -15,7 +15,7 @@ tfd = tfp.distributions
 
 @tfd.RegisterKL(CategoricalChain, CategoricalChain)
 def _kl_chain_chain(a, b, name=None):
-  """Returns the divergence of two chains, a sum over the transitions."""
+  """Returns the divergence of two chains as a sum over the transitions."""
   check_same_event(a, b)
   with tf.name_scope(name or 'kl_chain_chain'):
     log_a, log_b = a.log_factors(), b.log_factors()

@@ -5,8 +5,8 @@ K]`: entry `[t, r, i, j]` belongs to state `i` before step `t` and state `j` at
 step `t`. The chain starts in state 0 before step 0, so that the first factor is
 like the others; its rows are all equal. Paths have shape `[T, rows, n]`.
 
-All loops run over the time steps. What they keep is linear in `T`, and neither
-tracing nor compiling takes longer for a larger `T`.
+All loops run over the time steps. Their memory is linear in `T`, and the time
+to trace and compile them does not depend on `T`.
 """
 
 import numpy as np
@@ -132,7 +132,7 @@ def expected(probs, terms, rank):
   Args:
     probs: `Tensor`, probabilities.
     terms: `Tensor` that broadcasts against `probs`.
-    rank: Python `int`, the number of the last axes, which are summed.
+    rank: Python `int`, the number of last axes to sum over.
 
   Returns:
     expected: `Tensor`.
@@ -152,7 +152,7 @@ def expected_along(log_factors, terms, batch_shape):
     batch_shape: List, the shape of the rows.
 
   Returns:
-    expected: `Tensor`, the batch shapes broadcast.
+    expected: `Tensor` of the broadcast batch shape.
   """
   _, pairs = marginals(tf.exp(log_factors))
   return expected(unflatten(pairs, batch_shape), terms, 3)
@@ -171,8 +171,8 @@ def backward_messages(factors):
     log_normalizer: `Tensor` of shape `[rows]`, the log of the sum over paths.
   """
   known, shift = _messages(tf.stop_gradient(factors))
-  # Given the messages, what remains is linear: relative to them, all messages
-  # are 1, and the derivatives of their logarithms are exact at any order.
+  # Relative to the known messages, the recursion is linear and all messages are
+  # 1. The derivatives of their logarithms are exact at any order.
   is_dead = tf.equal(known, tf.constant(-np.inf, known.dtype))
   scale = tf.where(is_dead, tf.zeros_like(known), known)
   last = tf.zeros_like(known[:1])
@@ -183,8 +183,8 @@ def backward_messages(factors):
     - scale[..., tf.newaxis]
     - shift[..., tf.newaxis, tf.newaxis]
   )
-  # The recursion backwards takes the factor of the next step, so the sum over
-  # the states at the last step is an input.
+  # The backward recursion uses the factor of the next step. The last step has
+  # none, so its sum over the states enters as an input.
   ends = tf.reduce_sum(relative[-1:], axis=-1)
   x = gradients.linear_scan(
     tf.concat([tf.zeros_like(relative[:1]), relative[:-1]], axis=0),
@@ -204,10 +204,11 @@ def _messages(factors):
     factors: As in `backward_messages`.
 
   Returns:
-    messages: `Tensor` of shape `[T, rows, K]`, relative to their largest entry:
-      the messages grow with the number of steps, and their differences would
-      lose digits.
-    shift: `Tensor` of shape `[T, rows]`, what was subtracted at each step.
+    messages: `Tensor` of shape `[T, rows, K]`, relative to their largest entry.
+      Without this, the messages would grow with the number of steps, and their
+      differences would lose digits.
+    shift: `Tensor` of shape `[T, rows]`, the largest entry that was subtracted
+      at each step.
   """
   _, rows, num_states, _ = shapes.as_list(factors)
 
@@ -261,7 +262,7 @@ def best_paths(log_factors, num_paths):
   """
   log_factors = tf.stop_gradient(log_factors)
   num_steps, rows, num_states, _ = shapes.as_list(log_factors)
-  # A single continuation, the empty one, is there after the last step.
+  # After the last step there is a single continuation, the empty one.
   empty = tf.one_hot(0, num_paths, 0.0, -np.inf, dtype=log_factors.dtype)
   lists = tf.broadcast_to(empty, [rows, num_states, num_paths])
   pointers = tf.TensorArray(
@@ -270,7 +271,7 @@ def best_paths(log_factors, num_paths):
 
   def step(t, lists, pointers):
     values, pointer = _merge(tf.gather(log_factors, t), lists)
-    # Only differences matter. Without this they would lose digits.
+    # Only differences matter, and they would lose digits without this shift.
     largest = tf.reduce_max(values, axis=[1, 2], keepdims=True)
     largest = tf.where(tf.math.is_finite(largest), largest, 0.0)
     values = tf.ensure_shape(values - largest, lists.shape)
@@ -283,8 +284,8 @@ def best_paths(log_factors, num_paths):
     (tf.convert_to_tensor(num_steps) - 1, lists, pointers),
     maximum_iterations=num_steps,
   )
-  # Entry `i k + s` of a list points to the state and rank of what follows. The
-  # paths are those of the state before the first step, which is 0.
+  # Entry `i k + s` of a list points to the state and rank of its continuation.
+  # The best paths are those that continue state 0 before the first step.
   start = tf.broadcast_to(tf.range(num_paths), [rows, num_paths])
   chosen = tf.scan(
     lambda at, pointer: tf.gather(pointer, at, batch_dims=1),
@@ -298,7 +299,7 @@ def _merge(log_factor, lists):
   """Finds the best continuations of each state from those of the next states.
 
   Every next state has a sorted list. The heads of these lists compete `k`
-  times, and the winner is replaced by what follows in its list. This touches
+  times, and the next entry of its list replaces the winner. This touches
   `k K` entries for each state; `tf.math.top_k` of all of them takes about four
   times as long under XLA on a CPU.
 
@@ -327,13 +328,13 @@ def _merge(log_factor, lists):
 
   def step(s, heads, places, values, pointer):
     best = tf.reduce_max(heads, axis=0)
-    # The lowest of equal places: the lowest state wins a tie.
+    # Take the lowest of equal places, so that the lowest state wins a tie.
     place = tf.reduce_min(tf.where(tf.equal(heads, best), places, size), axis=0)
-    place = tf.minimum(place, size - 1)  # NaN equals nothing.
+    place = tf.minimum(place, size - 1)  # `place` is `size` if `best` is NaN.
     winner = place // num_paths
     following = tf.gather(flat, place + 1, batch_dims=1)
     following += tf.gather(log_factor, winner, batch_dims=2)
-    # Beyond the end of a list begins that of the next state.
+    # Beyond the end of a list, the list of the next state begins.
     is_last = tf.equal(place % num_paths, num_paths - 1)
     following = tf.where(is_last, tf.constant(-np.inf, heads.dtype), following)
     is_winner = tf.equal(state, winner)
@@ -368,8 +369,8 @@ def draw_paths(log_factors, u, forced=None):
   Args:
     log_factors: `Tensor` of shape `[T, rows, K, K]`, log-probabilities.
     u: `float64` `Tensor` of shape `[T, rows, n]`, uniforms.
-    forced: `int32` `Tensor` of shape `[T, rows, n]`: states that are given; -1
-      stands for a state to be drawn. `None` if all are drawn.
+    forced: `int32` `Tensor` of shape `[T, rows, n]`, the given states; -1 marks
+      a state to be drawn. `None` draws all states.
 
   Returns:
     paths: `int32` `Tensor` of shape `[T, rows, n]`.

@@ -1,4 +1,4 @@
-"""Gradient estimators: each says what `g` is at an atom."""
+"""Gradient estimators: each defines `g`, the gradient at an atom."""
 
 from tfp_rb.estimators.arms import ARMS
 from tfp_rb.estimators.base import Estimate, GradientEstimator

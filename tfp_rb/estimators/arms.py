@@ -1,4 +1,4 @@
-"""ARMS: several antithetic draws of bits with a leave-one-out baseline."""
+"""Defines ARMS: antithetic draws of bits with a leave-one-out baseline."""
 
 import tensorflow as tf
 
@@ -70,10 +70,10 @@ class ARMS(GradientEstimator):
   def choose_atoms(self, whole: Whole, seed: StatelessSeed) -> Atoms:
     relaxation = bits_of(whole)
     log_probs = tf.stop_gradient(relaxation.log_probs)
-    # Float64 for every dtype of the parameters, as for all other draws.
+    # As for all draws, use float64 for every dtype of the parameters.
     shape = [self.num_samples, *shapes.as_list(log_probs)[:-1]]
     e = -tf.math.log(random.uniform(shape, seed))
-    # The sum of the others: one minus a share has few correct digits near 0.
+    # Sum the others, because one minus a share has few correct digits near 0.
     last = self.num_samples - 1.0
     u = (last * mean_of_others(e) / tf.reduce_sum(e, axis=0)) ** last
     rarer = tf.exp(tf.cast(tf.reduce_min(log_probs, axis=-1), u.dtype))
@@ -103,13 +103,13 @@ class ARMS(GradientEstimator):
     terms = linear_in(log_probs, factor * one_hot)
     terms = tf.cast(tf.reduce_sum(terms, relaxation.site_axes), value.dtype)
     advantage = tf.stop_gradient(signal - mean_of_others(signal))
-    move = terms - tf.stop_gradient(terms)  # 0, but it has a gradient
+    move = terms - tf.stop_gradient(terms)  # 0, but with a gradient
     return Estimate(value, surrogate=value + advantage * move)
 
 
 def _factor(log_rarer: tf.Tensor, num_draws: int) -> tf.Tensor:
   """Returns `1 / (1 - correlation)` of two draws of a bit."""
   last = num_draws - 1.0
-  # P(both draws are the rarer value) / r; a root of r = 0 is infinite.
+  # This is P(both draws are the rarer value) / r. A root of r = 0 is infinite.
   both = tf.maximum(2.0 - tf.exp(-log_rarer / last), 0.0) ** last
   return (1.0 - tf.exp(log_rarer)) / (1.0 - both)

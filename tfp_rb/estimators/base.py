@@ -1,4 +1,4 @@
-"""The base class of gradient estimators."""
+"""Defines the base class of gradient estimators."""
 
 import abc
 from collections.abc import Callable
@@ -16,7 +16,7 @@ __all__ = ['Estimate', 'GradientEstimator', 'check_estimator']
 
 
 class Estimate(NamedTuple):
-  """The result of an estimator at its atoms.
+  """Holds the result of an estimator at its atoms.
 
   Attributes:
     value: `Tensor` of shape `[m] + batch_shape`, `f(z)`.
@@ -31,7 +31,7 @@ class Estimate(NamedTuple):
 
 
 class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
-  """Base class of the estimators: chooses atoms, and evaluates `f` there.
+  """Base class of the estimators, which choose atoms and evaluate `f` there.
 
   ```none
   sum_i  w_i g(z_i)      atoms z_i and weights w_i: `sample_atoms`
@@ -40,8 +40,8 @@ class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
 
   A new estimator implements `evaluate`. It receives its atoms and must not draw
   others instead. Then `tfp_rb.rao_blackwellize`, which only chooses the atoms,
-  works with it. An estimator that needs special atoms, draws in pairs for
-  example, overrides `choose_atoms`.
+  works with it. An estimator that needs special atoms, for example draws in
+  pairs, overrides `choose_atoms`.
 
   #### Examples
 
@@ -63,16 +63,15 @@ class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
 
   # Whether `f` is called as `f(z, rows)`, see `pooled`.
   takes_rows: bool = False
-  # Whether the atoms are all values, so that a model that can sum them in
-  # another way may do so.
+  # Whether the atoms are all values. A model may then sum them in another way.
   sums_everything: bool = False
 
   def __init__(self, *, num_samples: int = 1, name: str | None = None) -> None:
-    """Stores how many atoms are drawn.
+    """Stores the number of draws.
 
     Args:
-      num_samples: Python `int`, the number of draws; when Rao-Blackwellized,
-        the number of draws from the rest.
+      num_samples: Python `int`, the number of draws. When Rao-Blackwellized, it
+        is the number of draws from the rest.
       name: Python `str`, name of the `tf.Module`.
     """
     super().__init__(name=name)
@@ -107,7 +106,7 @@ class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
     return copied
 
   def bind(self, *inputs: Any) -> 'GradientEstimator':
-    """Returns this estimator for the inputs of one step, images for example.
+    """Returns this estimator for the inputs of one step, such as images.
 
     Args:
       *inputs: The arguments of the estimator's own network. An estimator
@@ -138,13 +137,13 @@ class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
   def needs_vectors(self) -> bool:
     """Whether the atoms must be floating-point numbers or one-hot vectors.
 
-    This is so if `f` is differentiated w.r.t. them or if they are relaxed.
+    They must be if `f` is differentiated w.r.t. them or if they are relaxed.
     """
     return self.differentiates_f
 
   @property
   def keeps_averages(self) -> bool:
-    """Whether every call updates averages, which all replicas exchange.
+    """Whether every call updates averages that all replicas exchange.
 
     Such a call cannot be compiled by each replica of `tf.distribute` alone.
     """
@@ -158,7 +157,7 @@ class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
   def chooses_atoms(self) -> str | None:
     """Why the estimator must choose its own atoms; `None` if it need not.
 
-    If it must, `rao_blackwellize` refuses it and gives this reason.
+    `rao_blackwellize` raises an error that contains this reason.
     """
     # In version 0.1 `sample_atoms` was the method to override.
     own = type(self).choose_atoms is not GradientEstimator.choose_atoms
@@ -181,18 +180,18 @@ class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
   def serves_dependent_sites(self) -> bool:
     """Whether `local_expectation` may apply it to sites that depend on others.
 
-    Given the sites after it, the score of a site does not have mean 0. So what
-    is subtracted from `f` must not depend on the atoms. It may depend on
-    `atoms.extra`, which are joint draws there.
+    Given the sites after it, the score of a site does not have mean 0. So the
+    level that is subtracted from `f` must not depend on the atoms. It may
+    depend on `atoms.extra`, which are joint draws there.
     """
     return False
 
   @property
   def why_not_pooled(self) -> str | None:
-    """Why `pooled` refuses the estimator; `None` if it does not.
+    """Why `pooled` does not support the estimator; `None` if it does.
 
-    In a pool the atoms of all batch members share one axis. An estimator whose
-    `evaluate` treats each atom on its own sets this to `None`.
+    In a pool the atoms of all batch members share one axis. Set this to `None`
+    if `evaluate` treats each atom on its own.
     """
     return (
       f'`{type(self).__name__}` needs the atoms of each batch member apart.'
@@ -201,7 +200,7 @@ class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
   def integrand(
     self, f: Callable[..., tf.Tensor], atoms: Atoms
   ) -> CheckedIntegrand:
-    """Returns the user's `f`, which checks what it returns."""
+    """Returns the user's `f`, with checks of its results."""
     return CheckedIntegrand(f, shapes.as_list(atoms.weights)[1:])
 
   def num_extra(self, num_atoms: int) -> int:
@@ -297,12 +296,12 @@ class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
     surrogate = self.sum_atoms(weights * tf.cast(surrogate, dtype), atoms)
     if auxiliary is None:
       return total, surrogate, tf.zeros_like(total)
-    # The objective of a pool is one number for the whole batch.
+    # A pool has one objective for the whole batch.
     auxiliary = tf.cast(auxiliary, dtype)
     return total, surrogate, tf.broadcast_to(auxiliary, tf.shape(total))
 
   def sum_atoms(self, terms: tf.Tensor, atoms: Atoms) -> tf.Tensor:
-    """Sums a term of each atom to `batch_shape`."""
+    """Sums the terms of all atoms to a Tensor of `batch_shape`."""
     del atoms
     return tf.reduce_sum(terms, axis=0)
 
@@ -310,12 +309,12 @@ class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
 
   @property
   def variables(self) -> tuple[Any, ...]:
-    """All variables, those of attached Keras networks included."""
+    """All variables, including those of attached Keras networks."""
     return _merged(super().variables, self, 'variables')
 
   @property
   def trainable_variables(self) -> tuple[Any, ...]:
-    """Trainable variables, those of attached Keras networks included."""
+    """Trainable variables, including those of attached Keras networks."""
     return _merged(super().trainable_variables, self, 'trainable_variables')
 
 
@@ -335,13 +334,13 @@ def _merged(own: tuple[Any, ...], module: Any, kind: str) -> tuple[Any, ...]:
   """
   found = list(own)
   for part in (module, *module.submodules):
-    # Attributes `_self_...` are bookkeeping of TensorFlow.
+    # TensorFlow stores its own bookkeeping in attributes `_self_...`.
     for attribute in tf.nest.flatten(
       [v for k, v in vars(part).items() if not k.startswith('_self_')]
     ):
       if not isinstance(attribute, (tf.Module, tf.Variable)):
         found += list(getattr(attribute, kind, None) or [])
-  # By identity, because comparing variables compares their values.
+  # Compare by identity, because `==` compares the values of variables.
   unique = {id(variable): variable for variable in found}
   return tuple(unique.values())
 
@@ -349,7 +348,7 @@ def _merged(own: tuple[Any, ...], module: Any, kind: str) -> tuple[Any, ...]:
 def _checked(
   estimate: Any, atoms: Atoms, estimator: GradientEstimator
 ) -> Estimate:
-  """Returns the `Estimate`, or raises if a user's estimator made it wrong."""
+  """Returns the parts of an `Estimate`, or raises if it is not a valid one."""
   name = type(estimator).__name__
   if not isinstance(estimate, Estimate):
     raise TypeError(

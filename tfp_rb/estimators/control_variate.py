@@ -1,4 +1,4 @@
-"""REBAR and RELAX: the score function with a relaxed control variate."""
+"""Defines the base class of REBAR and RELAX."""
 
 import abc
 from collections.abc import Callable, Sequence
@@ -35,11 +35,11 @@ __all__ = ['RelaxedControlVariate']
 
 
 class _Corrected(NamedTuple):
-  """The atoms `start, ...`, which have a control variate."""
+  """Holds the atoms from number `start` on, which have a control variate."""
 
   start: int
   one_hot: tf.Tensor  # [n] + batch_shape + sites + [K]
-  # Of `q`, or of `q` given the rest; broadcasts to the shape of `one_hot`.
+  # Those of `q`, or of `q` given the rest. Broadcasts to `one_hot`.
   log_probs: tf.Tensor
   log_rest: tf.Tensor | None  # [n] + batch_shape, `None` if not restricted
   is_corrected: tf.Tensor  # [n] + batch_shape, Boolean
@@ -93,7 +93,7 @@ class RelaxedControlVariate(RelaxedEstimator):
   """Base class of estimators that subtract `scale` times a control variate `c`.
 
   Let `x = softmax(perturbed / temperature)` be the relaxed atom, drawn given
-  the atom `z`. The term that is added to the score function has mean 0:
+  the atom `z`. The estimator adds a term of mean 0 to the score function:
 
   ```none
   scale (grad_u c(x) - grad_v c(x) - c(x) grad log q(z))
@@ -104,10 +104,10 @@ class RelaxedControlVariate(RelaxedEstimator):
   evaluated once. Both are diagonal in `log q`, so their difference needs no
   second derivative (see `Noise.share`).
 
-  If the relaxation is that of `q` given the rest, the gradient of `log q(rest)`
-  times `f` has no control variate yet. There `c(x)` minus its mean is
-  subtracted as well, if `c` is cheap: the mean is estimated with
-  `num_references` further relaxed atoms.
+  If the relaxation is that of `q` given the rest, the product of `f` and the
+  gradient of `log q(rest)` has no control variate yet. If `c` is cheap, the
+  estimator also subtracts `c(x)` minus its mean from `f` there. It estimates
+  the mean with `num_references` further relaxed atoms.
   """
 
   def __init__(
@@ -178,7 +178,7 @@ class RelaxedControlVariate(RelaxedEstimator):
     terms = tf.reduce_sum(linear_in(corrected.log_probs, by_log_probs), axes)
     if corrected.log_rest is not None:
       terms += tf.stop_gradient(by_log_rest) * corrected.log_rest
-    # Only the gradient of these terms is meant, so their value is taken off.
+    # Subtract the value of these terms, because only their gradient counts.
     terms = tf.cast(terms - tf.stop_gradient(terms), value.dtype)
     surrogate += tf.concat([tf.zeros_like(value[:start]), terms], axis=0)
     return Estimate(value, surrogate, auxiliary_of(objective, tape, self))
@@ -206,7 +206,7 @@ class RelaxedControlVariate(RelaxedEstimator):
     over_sites: Callable[[tf.Tensor], tf.Tensor],
     seed: StatelessSeed,
   ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns what the control variate adds to the gradient of the surrogate.
+    """Returns the terms that the control variate adds to the gradient.
 
     Args:
       relaxed: Callable that maps perturbed values to `c` and its gradient
@@ -231,7 +231,7 @@ class RelaxedControlVariate(RelaxedEstimator):
     by_log_probs = scale * (noise.share * slope - over_sites(control) * one_hot)
     by_log_rest = tf.zeros_like(control)
     if corrected.log_rest is not None and self.num_references:
-      # In each row with draws the last atom is one, so these are the
+      # In each row with draws the last atom is a draw. So these are the
       # log-probabilities given the rest.
       free = draw_free_noise(log_probs[-1], self.num_references, reference_seed)
       level = tf.cast(tf.reduce_mean(relaxed(free)[0], axis=0), control.dtype)

@@ -1,4 +1,4 @@
-"""DARN: the score function with a biased, linear baseline."""
+"""Defines DARN: the score function with a biased, linear baseline."""
 
 import tensorflow as tf
 
@@ -25,13 +25,15 @@ class DARN(GradientEstimator):
   ```
 
   **Biased**, since the baseline depends on the atom. The expected gradient is
-  exact for a linear `f`, and for a quadratic `f` of a `Bernoulli` (with
-  `c = 1/2` the mean of the derivatives at 0 and 1 replaces the difference: the
-  trapezoidal rule). For `f(z) = z^3` of a `Bernoulli` the expected gradient is
-  3/2 of the right one. Costs `k + M` evaluations of `f`, in one call. `f` must
-  be differentiable w.r.t. its atoms, which have the dtype of the mean. DARN
-  supports `OneHotCategorical`, `Bernoulli` and products of them, and with your
-  own `center` every distribution that has a `mean`.
+  exact for a linear `f`, and for a quadratic `f` of a `Bernoulli`. (With
+  `c = 1/2`, the mean of the derivatives at 0 and 1 replaces the difference
+  `f(1) - f(0)`, which is the trapezoidal rule.) For `f(z) = z^3` of a
+  `Bernoulli` the expected gradient is 3/2 times the correct one.
+
+  Costs `k + M` evaluations of `f`, in one call. `f` must be differentiable
+  w.r.t. its atoms, which have the dtype of the mean. DARN supports
+  `OneHotCategorical`, `Bernoulli` and products of them, and with your own
+  `center` every distribution that has a `mean`.
 
   #### Examples
 
@@ -88,7 +90,7 @@ class DARN(GradientEstimator):
     values, mean = values_and_mean(atoms, self)
     center = self._center(atoms, mean)
     value, slope = value_and_slope(f, values, self)
-    axes = list(range(value.shape.rank, values.shape.rank))  # of the event
+    axes = list(range(value.shape.rank, values.shape.rank))  # the event's axes
     # f(z) - b(z) = f'(z) . (z - c), of shape [m] + batch_shape.
     signal = tf.stop_gradient(
       tf.reduce_sum(slope * (values - center), axis=axes)

@@ -1,4 +1,4 @@
-"""DisARM: antithetic pairs of draws of bits."""
+"""Defines DisARM: antithetic pairs of draws of bits."""
 
 from typing import Any
 
@@ -33,8 +33,8 @@ class DisARM(GradientEstimator):
   `ARMS` is often better at four or more evaluations.
 
   It supports sites with two values each: `Bernoulli`, `OneHotCategorical` with
-  two classes, and `Independent` and `Sample` of them. It is not
-  Rao-Blackwellized further, since it must draw both values of a pair.
+  two classes, and `Independent` and `Sample` of them. It cannot be
+  Rao-Blackwellized further, because it must draw both values of a pair.
 
   #### Examples
 
@@ -84,7 +84,7 @@ class DisARM(GradientEstimator):
     return copied
 
   def choose_atoms(self, whole: Whole, seed: StatelessSeed) -> Atoms:
-    bits_of(whole)  # raises before anything is drawn
+    bits_of(whole)  # This raises before anything is drawn.
     draws = Antithetic().draw(whole.distribution, whole, self.num_samples, seed)
     log_prob = whole.log_prob(draws.values)  # [m] + batch_shape
     weights = tf.cast(draws.shares, log_prob.dtype)
@@ -106,11 +106,11 @@ class DisARM(GradientEstimator):
     difference = one_hot - tf.roll(one_hot, self.num_pairs, axis=0)
     log_probs = relaxation.log_probs
     largest = tf.exp(tf.reduce_max(log_probs, axis=-1, keepdims=True))
-    # The two entries of a site differ in their sign only, so this is linear in
-    # the logit, the difference of the log-probabilities.
+    # The two entries of a site differ only in their sign, so this is linear in
+    # the logit, which is the difference of the log-probabilities.
     terms = linear_in(log_probs, difference * largest)
     terms = tf.cast(tf.reduce_sum(terms, relaxation.site_axes), value.dtype)
-    move = terms - tf.stop_gradient(terms)  # 0, but it has a gradient
+    move = terms - tf.stop_gradient(terms)  # 0, but with a gradient
     return Estimate(value, surrogate=value + tf.stop_gradient(half) * move)
 
 

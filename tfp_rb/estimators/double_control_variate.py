@@ -1,4 +1,4 @@
-"""Double control variates: leave-one-out with linear expansions of `f`."""
+"""Defines leave-one-out gradients with linear expansions of `f`."""
 
 import tensorflow as tf
 
@@ -20,7 +20,7 @@ class DoubleControlVariate(JointDraws):
   ```
 
   The linear control variate `d_i . (z_i - m)` reduces the variance twice: in
-  the draw itself, where its mean is added again, and in the leave-one-out
+  the draw itself, where its mean is added back, and in the leave-one-out
   baseline, where its mean is 0. Unbiased in value and gradient for every `s`,
   but not in the Hessian. With `s = 0` it is `REINFORCE(LeaveOneOut())`.
 

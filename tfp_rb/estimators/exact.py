@@ -1,4 +1,4 @@
-"""The exact gradient, by enumeration."""
+"""Computes the exact gradient by enumeration."""
 
 import os
 
@@ -11,11 +11,11 @@ from tfp_rb.internal.types import Distribution, Integrand, StatelessSeed
 
 __all__ = ['Exact']
 
-_MOST_VALUES = 2**20  # of one row; the atoms are held in memory at once
+_MOST_VALUES = 2**20  # The most values of a row, all of which are in memory.
 
 
 class Exact(GradientEstimator):
-  """Sums over all values: the exact gradient, without noise.
+  """Sums over all values, which gives the exact gradient without noise.
 
   ```none
   sum_z q(z) (f(z) grad log q(z) + grad f(z))
@@ -50,10 +50,10 @@ class Exact(GradientEstimator):
     # `best` raises if the distribution has no registered partition.
     num_values = whole.best(0).num_values
     if num_values is None or num_values > _MOST_VALUES:
-      found = num_values or 'infinitely many, or a number not known statically'
+      found = num_values or 'an infinite or statically unknown number of'
       raise ValueError(
         f'`distribution` must have at most {_MOST_VALUES} values for `Exact`; '
-        f'`{whole.name}` has {found}. Sum the most probable '
+        f'got a `{whole.name}` with {found} values. Sum the most probable '
         'ones and draw the rest: '
         '`tfp_rb.rao_blackwellize(tfp_rb.REINFORCE(), num_summed=k)`.'
       )
@@ -62,7 +62,7 @@ class Exact(GradientEstimator):
 
   @property
   def chooses_atoms(self) -> str:
-    # The reason that `rao_blackwellize` gives for refusing it.
+    # The error of `rao_blackwellize` contains this reason.
     return '`Exact` sums all values already.'
 
   def evaluate(
@@ -81,13 +81,13 @@ class Exact(GradientEstimator):
 
 
 def _check_memory(whole: Whole, num_values: int) -> None:
-  """Raises if the atoms alone do not fit into the memory of the machine."""
+  """Raises if the atoms do not fit into the memory of the machine."""
   values = whole.best(0).values  # [0] + batch_shape + event_shape
   num_rows = whole.log_rest.shape.num_elements()
   num_entries = values.shape[1:].num_elements()
   if num_rows is None or num_entries is None or not hasattr(os, 'sysconf'):
-    return  # the size of the batch is not known while tracing
-  # The values, their weights, log-probabilities, and what `f` returns.
+    return  # The size of the batch is not known while tracing.
+  # Count the values, their weights, log-probabilities and the results of `f`.
   per_value = num_entries * values.dtype.size
   per_value += 3 * num_rows * whole.log_rest.dtype.size
   required = num_values * per_value
@@ -95,8 +95,8 @@ def _check_memory(whole: Whole, num_values: int) -> None:
   if required > available:
     raise ValueError(
       '`distribution` must have few enough values for `Exact` to hold all of '
-      f'them in memory; {num_values} values for {num_rows} rows require at '
-      f'least {required / 1e9:.1f} GB, and this machine has '
+      f'them in memory; got {num_values} values for {num_rows} rows, which '
+      f'require at least {required / 1e9:.1f} GB, and this machine has '
       f'{available / 1e9:.1f} GB. Sum the most probable values and draw the '
       'rest: `tfp_rb.rao_blackwellize(tfp_rb.REINFORCE(), num_summed=k)`.'
     )

@@ -1,4 +1,4 @@
-"""The Gumbel-softmax estimator."""
+"""Defines the Gumbel-softmax estimator."""
 
 import tensorflow as tf
 
@@ -34,18 +34,18 @@ class GumbelSoftmax(RelaxedEstimator):
 
   **Biased**. A higher temperature gives more bias, a lower one more variance.
   With `straight_through=False` the *value* is that of `f` at the relaxed atom,
-  which is biased as well; `f` is not called a second time for it. Costs `k + M`
-  evaluations of `f`, in one call, in every form.
+  and it is biased as well. All forms cost `k + M` evaluations of `f`, in one
+  call.
 
-  `num_noises` averages `grad x` over several noises given the same atom, the
-  Gumbel-Rao estimator of [3]. The bias is the same, the variance is not higher,
-  and `f` is still called once.
+  `num_noises` averages `grad x` over several noises given the same atom. This
+  is the Gumbel-Rao estimator of [3]. The bias is the same, the variance is not
+  higher, and `f` is still called once.
 
-  When Rao-Blackwellized, the summed atoms have exact score terms and the draws
-  have the relaxation of `q` restricted to the rest, as in `REBAR`. The bias
+  When Rao-Blackwellized, the summed atoms have exact score terms, and the draws
+  use the relaxation of `q` restricted to the rest, as in `REBAR`. The bias
   falls with the mass of the rest and is 0 when everything is summed. With
-  `restricted=False`, and for products, all atoms have the relaxation of `q`,
-  and the bias stays.
+  `restricted=False`, and for products, all atoms use the relaxation of `q`, and
+  the bias remains.
 
   The temperature is not trained: the gradient w.r.t. it is 0.
 
@@ -95,12 +95,13 @@ class GumbelSoftmax(RelaxedEstimator):
 
     Args:
       temperature: A positive number, a scalar `Tensor` or variable, or a
-        callable without arguments that returns one, as `AnnealedTemperature`.
+        callable without arguments that returns one, such as
+        `AnnealedTemperature`.
       straight_through: Python `bool`, whether `f` sees the atom itself.
       num_noises: Python `int`, the number of noises averaged for each atom;
         more than one requires `straight_through=True`.
-      restricted: Python `bool`, whether the relaxation is that of `q` given
-        the rest, when Rao-Blackwellized; `None` means where this is possible.
+      restricted: Python `bool`, whether to relax `q` given the rest instead of
+        `q` when Rao-Blackwellized. `None` does so where it is possible.
       num_samples: Python `int`, the number of draws.
       name: Python `str`, name of the `tf.Module`.
 
@@ -116,9 +117,9 @@ class GumbelSoftmax(RelaxedEstimator):
     self.num_noises = checks.check_int(num_noises, 'num_noises', minimum=1)
     if self.num_noises > 1 and not self.straight_through:
       raise ValueError(
-        '`num_noises` must be 1 with `straight_through=False`, where every '
-        f'noise is another evaluation of `f`, but is {num_noises}. Use '
-        '`num_samples` for that.'
+        '`num_noises` must be 1 with `straight_through=False`, because every '
+        f'noise requires another evaluation of `f`; got {num_noises}. Use '
+        '`num_samples` instead.'
       )
 
   def evaluate(
@@ -135,16 +136,16 @@ class GumbelSoftmax(RelaxedEstimator):
       log_probs, log_rest, is_relaxed = given_rest(
         relaxation.log_probs, atoms, one_hot
       )
-      # The draws estimate q(rest) E[f | rest]: their score is that of q(rest).
-      # The summed atoms have the score of the atom.
+      # The draws estimate q(rest) E[f | rest], so they get the score of
+      # q(rest). The summed atoms get the score of the atom.
       log_score = tf.where(is_relaxed, log_rest, atoms.log_prob)
     noise = draw_noise(log_probs, one_hot, seed, self.num_noises)
     # Training the temperature would minimise a biased loss.
     temperature = tf.stop_gradient(
       self.read_temperature(one_hot.dtype, distribution)
     )
-    # The value is that of the perturbed log-probabilities given the atom; the
-    # gradient is that of log-probabilities with the noise held fixed.
+    # Take the value of the perturbed log-probabilities given the atom, and the
+    # gradient of the log-probabilities with the noise held fixed.
     moving = tf.where(log_probs > -1e30, log_probs, tf.zeros_like(log_probs))
     moving = tf.maximum(noise.perturbed, -1e30) + (
       moving - tf.stop_gradient(moving)
@@ -152,7 +153,7 @@ class GumbelSoftmax(RelaxedEstimator):
     relaxed = tf.reduce_mean(softmax(moving / temperature), axis=0)
     inputs = relaxed
     if self.straight_through:
-      # The atom in value, the relaxed atom in gradient.
+      # This has the value of the atom and the gradient of the relaxed atom.
       inputs = one_hot + (relaxed - tf.stop_gradient(relaxed))
     if log_score is not None:
       inputs = tf.where(is_relaxed[..., tf.newaxis], inputs, one_hot)

@@ -1,4 +1,4 @@
-"""Leave-one-out gradients of several joint draws, with control variates."""
+"""Defines the base class of estimators with several joint draws."""
 
 import abc
 from typing import NamedTuple
@@ -22,7 +22,7 @@ __all__ = ['Draws', 'JointDraws', 'mean_of_others']
 
 
 class Draws(NamedTuple):
-  """Independent draws of sites with `K` classes each, all of them constants.
+  """Holds independent draws of sites with `K` classes each, as constants.
 
   Attributes:
     one_hot: `Tensor` of shape `[m] + batch_shape + sites + [K]`, the draws.
@@ -51,8 +51,7 @@ class Draws(NamedTuple):
 def mean_of_others(x: tf.Tensor) -> tf.Tensor:
   """Returns the mean over the other draws, which lie on the first axis."""
   size = x.shape[0]
-  # Not the total minus its own, which has few correct digits where that is
-  # large.
+  # The total minus the draw itself would lose digits if that draw is large.
   weights = (1.0 - np.eye(size)) / (size - 1.0)
   return tf.einsum('ij,j...->i...', tf.constant(weights, x.dtype), x)
 
@@ -61,9 +60,9 @@ class JointDraws(GradientEstimator):
   """Base class of estimators that combine `m >= 2` independent joint draws.
 
   A subclass returns the gradient at each draw. The gradient of `f` w.r.t. its
-  atoms comes from the same call of `f`. The estimator's own variables descend
-  the squared gradient of the whole estimate w.r.t. the logits. Its mean is the
-  variance plus a constant.
+  atoms comes from the same call of `f`. The estimator's own variables are
+  trained to minimise the squared gradient of the whole estimate w.r.t. the
+  logits. Its mean is the variance plus a constant.
   """
 
   differentiates_f = True
@@ -122,6 +121,6 @@ class JointDraws(GradientEstimator):
       gradient = through_softmax(gradient, draws.probs)
       objective = draws.sum_sites(gradient**2)  # batch_shape
     terms = draws.sum_sites(linear_in(relaxation.log_probs, by_log_probs))
-    # Only the gradient of these terms is meant, so their value is taken off.
+    # Subtract the value of these terms, because only their gradient counts.
     terms = tf.cast(terms - tf.stop_gradient(terms), value.dtype)
     return Estimate(value, value + terms, auxiliary_of(objective, tape, self))

@@ -1,4 +1,4 @@
-"""The local expectation gradient, Rao-Blackwellized at each site."""
+"""Defines the local expectation gradient, Rao-Blackwellized at each site."""
 
 from typing import Any
 
@@ -50,15 +50,16 @@ def local_expectation(
   ```
 
   in one call, or in at most `ceil(S / sites_per_call)` calls. An estimator that
-  relaxes its atoms or differentiates `f` w.r.t. them evaluates all of them at
-  each site, `S (k + M)`. `IndependentSample` adds `S` evaluations in a product,
-  or `S (k + M)` with `shared=False`. Unbiased if `estimator` is.
+  relaxes its atoms or differentiates `f` w.r.t. them cannot share the joint
+  value and costs `S (k + M)`. `IndependentSample` adds `S` evaluations in a
+  product, or `S (k + M)` with `shared=False`. The result is unbiased if
+  `estimator` is.
 
   #### When it pays
 
   If all symbols are summed, only the noise of the other sites is left, so the
-  variance depends on how the sites interact. It is, relative to as many joint
-  draws with a leave-one-out baseline, about
+  variance depends on how the sites interact. Relative to the same number of
+  joint draws with a leave-one-out baseline, it is about
 
   ```none
   sum_{d >= 2} d h_d,    h_d = share of the variance of f that is caused by
@@ -85,8 +86,8 @@ def local_expectation(
   `REINFORCE(baselines.LeaveOneOut(), num_samples=2)` at equal time.
 
   If only some of the symbols are summed, the draws add their own noise. With
-  one symbol summed and two drawn, the variance was 0.54 to 3.1 times that of as
-  many joint draws (20 sites of 10 symbols,
+  one symbol summed and two drawn, the variance was 0.54 to 3.1 times that of
+  the same number of joint draws (20 sites of 10 symbols,
   `python examples/benchmarks/many_sites.py`).
 
   If `f` is a sum of one term for each site, make the sites the *batch* of the
@@ -108,7 +109,7 @@ def local_expectation(
   baseline. Only a level that does not depend on the path keeps the gradient
   unbiased: a constant, for example `f` at the mode of an earlier step,
   `baselines.Learned()`, `NVIL`, or `baselines.IndependentSample()`, which
-  evaluates `f` at one further path for all steps. Others are refused.
+  evaluates `f` at one further path for all steps. Others raise an error.
 
   #### Chunks
 
@@ -117,18 +118,19 @@ def local_expectation(
   call are in memory; the atoms themselves are in memory at once. Value and
   gradient are those of a single call. The loop doubles the number of
   evaluations and uses calls of equal size (the last call repeats an atom if
-  necessary). `tf.function` must be able to trace `f`, and `f` must
-  return the same result when called again: no dropout, no `tf.random.normal`. A
-  second derivative keeps everything in memory, and some `f` have none under
-  XLA.
+  necessary). `tf.function` must be able to trace `f`, and `f` must return the
+  same result when called again, so it must not use dropout or
+  `tf.random.normal`. A second derivative keeps everything in memory, and for
+  some `f` it is not available under XLA.
 
   Args:
     estimator: A `GradientEstimator` that only draws; `M` is its `num_samples`.
       A level of `batch_shape`, for example that of an `NVIL` network, needs a
       last axis of size 1, for the sites.
     num_summed: Python `int` `k`, at most the number of symbols of a site.
-    sites_per_call: Python `int`, to save memory: a call of `f` has at most as
-      many atoms as this number of sites. `None` means a single call.
+    sites_per_call: Python `int`. Set it to save memory: each call of `f` then
+      gets at most as many atoms as this number of sites has. `None` means a
+      single call.
 
   Returns:
     estimator: A `GradientEstimator`, for `tfd.Independent`, `tfd.Sample` and
@@ -162,7 +164,7 @@ def local_expectation(
   [2] Runjing Liu et al. Rao-Blackwellized stochastic gradients for discrete
       distributions. ICML 2019, section 6. https://arxiv.org/abs/1810.04777
   """
-  rao_blackwellize(estimator, num_summed=num_summed)  # checks both
+  rao_blackwellize(estimator, num_summed=num_summed)  # This checks both.
   if sites_per_call is not None:
     sites_per_call = checks.check_int(
       sites_per_call, 'sites_per_call', minimum=1
@@ -171,7 +173,7 @@ def local_expectation(
 
 
 class LocalExpectation(Wrapper):
-  """The result of `local_expectation`.
+  """Wraps the estimator of `local_expectation`.
 
   Its atoms are `SiteAtoms`, and an estimate is a list of `Estimate`s, one for
   each group of sites.
@@ -185,7 +187,7 @@ class LocalExpectation(Wrapper):
     name: str | None = None,
   ) -> None:
     super().__init__(estimator, name)
-    self.num_summed = num_summed  # at each site
+    self.num_summed = num_summed  # the number at each site
     self.sites_per_call = sites_per_call
 
   @property
@@ -238,7 +240,7 @@ class LocalExpectation(Wrapper):
     """Returns the atoms of one group of sites."""
     num_summed, num_values = self.num_summed, sites.partition.num_values
     if num_groups > 1 and num_values is not None:
-      # One setting serves all groups, and some have fewer symbols.
+      # One setting serves all groups, some of which have fewer symbols.
       num_summed = min(num_summed, num_values)
     sampler = None
     if self.estimator.evaluates_only_atoms:
@@ -297,6 +299,6 @@ class LocalExpectation(Wrapper):
       tf.add_n([tf.cast(tf.reduce_sum(x, axis=-1), dtype) for x in terms])
       for terms in zip(*groups, strict=True)
     )
-    # Every site estimates the same value, so this is averaged. The gradients
-    # w.r.t. the parameters of the sites are different terms of one sum.
+    # Average the value, because every site estimates the same one. Sum the
+    # gradients w.r.t. the parameters of the sites, which are different terms.
     return value / atoms.num_sites, surrogate, auxiliary

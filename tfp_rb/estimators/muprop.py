@@ -1,4 +1,4 @@
-"""MuProp: the score function with an unbiased, linear control variate."""
+"""Defines MuProp: the score function with a linear control variate."""
 
 import tensorflow as tf
 
@@ -19,7 +19,7 @@ class MuProp(GradientEstimator):
   m    = mean(q)
   ```
 
-  Unbiased, Rao-Blackwellized or not; without variance for a linear `f`. Costs
+  Unbiased, Rao-Blackwellized or not; a linear `f` has zero variance. Costs
   `k + M + 1` evaluations of `f`, in one call for the atoms and the mean. `f`
   must be differentiable w.r.t. its atoms, which have the dtype of the mean:
   vectors in the simplex for `OneHotCategorical`, numbers in (0, 1) for
@@ -72,7 +72,7 @@ class MuProp(GradientEstimator):
     )
     value, at_mean = everything[:-1], everything[-1:]
     slope = tf.stop_gradient(slope[-1:])  # [1] + batch_shape + event_shape
-    axes = list(range(value.shape.rank, values.shape.rank))  # of the event
+    axes = list(range(value.shape.rank, values.shape.rank))  # the event's axes
 
     def along_slope(x: tf.Tensor) -> tf.Tensor:
       # f'(m) . x, of shape [m] + batch_shape.
@@ -81,8 +81,8 @@ class MuProp(GradientEstimator):
 
     level = tf.stop_gradient(at_mean + along_slope(values - center))
     ratio = tf.cast(gradients.likelihood_ratio(atoms.log_prob), value.dtype)
-    # What was subtracted moves with the atoms, if these have a gradient (by a
-    # shift); its expected value, which is added, moves with the mean.
+    # The subtracted term moves with the atoms if these have a gradient (through
+    # a shift). Its expected value, which is added, moves with the mean.
     moved = values - tf.stop_gradient(values)
     path = along_slope(mean[tf.newaxis] - center - moved)
     return Estimate(

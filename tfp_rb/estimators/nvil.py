@@ -1,4 +1,4 @@
-"""NVIL: the score function with a learned, input-dependent baseline."""
+"""Defines NVIL: the score function with an input-dependent baseline."""
 
 from collections.abc import Callable
 import copy
@@ -24,15 +24,16 @@ class NVIL(GradientEstimator):
   g(z) = (f(z) - b - c) / s  grad log q(z) + grad f(z)
   ```
 
-  The network predicts `b`, one number for each batch member. It is trained by
-  regression: the mean of `(f - b - c)^2` over the draws from the rest (only
-  these have variance) is passed on as `auxiliary` and has a gradient w.r.t. `b`
-  only. The value stays the loss. Costs `k + M` evaluations of `f`, in one call.
+  The network predicts `b`, one number for each batch member. Regression trains
+  it: the mean of `(f - b - c)^2` over the draws from the rest (only these have
+  variance) is passed on as `auxiliary` and has a gradient w.r.t. `b` only. The
+  value of the estimate does not change. Costs `k + M` evaluations of `f`, in
+  one call.
 
   By default `c` is 0 and `s` is 1. `center=True` subtracts the moving average
   of `f - b`. The gradient stays unbiased, because the average is that of the
   previous steps. `normalize=True` divides by the moving standard deviation
-  where that exceeds 1, which scales the gradient down and so **biases** it.
+  if that exceeds 1, which scales the gradient down and therefore **biases** it.
   Both averages are non-trainable variables that every call of `expectation`
   updates. Make the estimator once, and bind the inputs of each step with
   `with_inputs`.
@@ -74,7 +75,7 @@ class NVIL(GradientEstimator):
       https://arxiv.org/abs/1402.0030
   """
 
-  _DECAY = 0.8  # of the moving averages, as in [1]
+  _DECAY = 0.8  # The decay of the moving averages, as in [1].
 
   def __init__(
     self,
@@ -104,7 +105,7 @@ class NVIL(GradientEstimator):
     if not (callable(baseline) or tf.is_tensor(baseline)):
       raise TypeError(
         '`baseline` must be a Tensor of the batch shape, or a callable without '
-        f'arguments that returns one, but is {baseline!r}. For a number use '
+        f'arguments that returns one; got {baseline!r}. For a number use '
         '`tfp_rb.REINFORCE(baseline=...)`.'
       )
     self.baseline = baseline
@@ -141,7 +142,8 @@ class NVIL(GradientEstimator):
     """Returns this estimator with `baseline(*inputs)` for its baseline.
 
     Args:
-      *inputs: The arguments of `baseline`, a network: the images of this step.
+      *inputs: The arguments of the network `baseline`, for example the images
+        of this step.
 
     Returns:
       estimator: An `NVIL` that shares all variables with this one.
@@ -165,7 +167,8 @@ class NVIL(GradientEstimator):
     error = tf.stop_gradient(signal) - level
     inverse_scale = tf.ones([], value.dtype)
     if self.center or self.normalize:
-      # Read before the update: averages that contain this draw would bias.
+      # Read the averages before the update. If they contained this draw, the
+      # gradient would be biased.
       mean, variance = (
         tf.cast(tf.stop_gradient(v.read_value()), value.dtype)
         for v in (self.moving_mean, self.moving_variance)
@@ -185,7 +188,7 @@ class NVIL(GradientEstimator):
     )
 
   def _baseline_given_inputs(self) -> Any:
-    """Returns the output of the network, or the Tensor given in its place."""
+    """Returns the output of the network, or the Tensor that replaces it."""
     if not callable(self.baseline):
       return self.baseline
     if checks.num_arguments(self.baseline):
@@ -200,7 +203,7 @@ class NVIL(GradientEstimator):
     """Updates the averages with the draws of the batch, on all replicas."""
     mean = mean_over_draws(signal, atoms, keep_batch=False)
     variance = mean_over_draws((signal - mean) ** 2, atoms, keep_batch=False)
-    # Without any draw both are 0, and the averages stay as they are.
+    # If no row has a draw, both are 0, and the averages must not change.
     is_drawn = tf.reduce_any(is_draw(atoms) & (atoms.weights > 0.0))
     is_drawn = sum_over_replicas(tf.cast(is_drawn, mean.dtype)) > 0.0
     for average, new in (

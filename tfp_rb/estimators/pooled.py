@@ -1,4 +1,4 @@
-"""Pooled budgets: evaluations are spent where they matter in a batch."""
+"""Pools a budget: spends evaluations where they matter in a batch."""
 
 from collections.abc import Callable
 import inspect
@@ -38,8 +38,8 @@ from tfp_rb.internal.types import (
 
 __all__ = ['Pooled', 'pooled']
 
-# A support of at most this many values is listed in full. Otherwise, so many
-# best values of a row are listed.
+# A support of at most this many values is listed in full. For a larger one,
+# this number of best values is listed for each row.
 _MOST_CANDIDATES = 64
 
 
@@ -53,9 +53,9 @@ def pooled(
 ) -> GradientEstimator:
   """Returns an estimator that spends one budget over the whole batch.
 
-  A batch has rows that are certain and rows that are not. Each row gets one
-  evaluation, at its best value; the other evaluations go to the values, of all
-  rows, that matter most:
+  In a batch, some rows may be certain and others not. Each row gets one
+  evaluation, at its best value. The other evaluations go to those values of all
+  rows that matter most:
 
   ```none
   sum over rows of   f(best) + sum_i w_i (f(z_i) - f(best)),
@@ -74,33 +74,33 @@ def pooled(
 
   `f` takes two arguments: `f(z, rows)`, with values `z` of shape
   `[N] + event_shape` and `rows`, `int32[N]`, an index into the flattened batch.
-  It gathers what belongs to a row, `tf.gather(images, rows)`, and returns a
+  It gathers the data of the rows with `tf.gather(images, rows)`, and returns a
   Tensor of shape `[N]`. The result of `expectation` has the batch shape, as
-  with other estimators. They take the same `f`, if its argument is named
-  `rows`. `diagnostics.evaluations_per_row` tells which rows get more.
+  with other estimators. Other estimators support the same `f` if its second
+  argument is named `rows`. `diagnostics.evaluations_per_row` shows which rows
+  get more evaluations.
 
-  This pays where the rows differ, above all where most of them are certain. If
-  all rows are alike, a budget per row with `baselines.LeaveOneOut` does as
-  well.
+  This pays if the rows differ, above all if most of them are certain. If all
+  rows are alike, a budget per row with `baselines.LeaveOneOut` is as good.
 
   Args:
-    estimator: What is evaluated at an atom: `REINFORCE` without a baseline or
-      with a constant or `baselines.Learned`, or `NVIL`. The level of a row,
-      `f(best)`, is subtracted first, so such a baseline is an offset to it.
-      Its `num_samples` must be 1: the pool decides how often it draws. Default:
-      `REINFORCE()`.
-    budget: Python `int` `N`, larger than the number of rows `B`. With fewer
-      candidates than `N`, all of them are evaluated.
+    estimator: The estimator to evaluate at an atom: `REINFORCE` without a
+      baseline or with a constant or `baselines.Learned`, or `NVIL`. The pool
+      first subtracts the level of a row, `f(best)`, so such a baseline is an
+      offset to it. Its `num_samples` must be 1, because the pool decides how
+      often it draws. Default: `REINFORCE()`.
+    budget: Python `int` `N`, larger than the number of rows `B`. If there are
+      fewer candidates than `N`, all of them are evaluated.
     budget_per_row: Python `float`, instead of `budget`:
-      `N = max(B + 1, ceil(budget_per_row * B))`. The number of rows may then be
-      unknown while tracing.
-    num_candidates: Python `int`, how many of the best values of a row are
-      listed; the values beyond are only drawn. Default: all values if they are
-      at most 64, otherwise 64.
-    row_weights: `Tensor` of the batch shape: how much a row counts in the loss.
+      `N = max(B + 1, ceil(budget_per_row * B))`. With this argument, the number
+      of rows may be unknown while tracing.
+    num_candidates: Python `int`, the number of best values of a row that are
+      listed; other values are only drawn. Default: all values if there are at
+      most 64, otherwise 64.
+    row_weights: `Tensor` of the batch shape, the weights of rows in the loss.
       The allocation then minimises the variance of the weighted sum. A weight
-      below 0.001 of the mean counts as that much, so that every row stays
-      unbiased. Default: all rows count alike.
+      below 0.001 times the mean weight counts as 0.001 times the mean, so that
+      every row stays unbiased. Default: equal weights.
 
   Returns:
     estimator: A `GradientEstimator`.
@@ -108,8 +108,8 @@ def pooled(
   Raises:
     TypeError: `estimator` cannot be pooled, or a number has the wrong type.
     ValueError: Not exactly one of `budget` and `budget_per_row` is given, or a
-      number is out of range. What depends on the batch is reported when the
-      estimator meets the distribution.
+      number is out of range. Errors that depend on the batch are raised when
+      the estimator is applied to a distribution.
 
   #### Examples
 
@@ -135,9 +135,9 @@ def pooled(
   reason = estimator.chooses_atoms or estimator.why_not_pooled
   if reason:
     raise TypeError(
-      f'`estimator` cannot be pooled: {reason} Use `REINFORCE` without a '
-      'baseline, since a pool subtracts a level of each row anyway, or with '
-      '`baselines.Learned`, or `NVIL`.'
+      f'`estimator` must support a pool; got {estimator!r}. {reason} Use '
+      '`NVIL`, or `REINFORCE` without a baseline (a pool subtracts a level for '
+      'each row anyway) or with `baselines.Learned`.'
     )
   if estimator.num_samples != 1:
     raise ValueError(
@@ -169,8 +169,9 @@ def _check_budget_per_row(value: Any) -> float:
     number = math.nan
   if not 1.0 < number < math.inf:
     raise ValueError(
-      '`budget_per_row` must be a finite number above 1, since the best value '
-      f'of each row is always evaluated; got {value!r}.'
+      '`budget_per_row` must be a finite number above 1, because the best '
+      f'value of each row is always evaluated; got {value!r}. Pass, for '
+      'example, 1.25.'
     )
   return number
 
@@ -183,19 +184,19 @@ def _check_row_weights(row_weights: TensorLike) -> TensorLike:
     row_weights = known = np.asarray(row_weights)  # a list has no config
   if known is not None and known.dtype.kind not in 'fiu':
     raise TypeError(
-      f'`row_weights` must be real numbers; got {row_weights!r}. Pass how much '
-      'each row counts in the loss.'
+      f'`row_weights` must be real numbers; got {row_weights!r}. Pass the '
+      'weight of each row in the loss.'
     )
   if known is not None and not np.all((known >= 0.0) & (known < np.inf)):
     raise ValueError(
       '`row_weights` must be finite and not negative; got '
-      f'{row_weights!r}. Pass how much each row counts in the loss.'
+      f'{row_weights!r}. Pass the weight of each row in the loss.'
     )
   return row_weights
 
 
 class Pooled(Wrapper):
-  """The result of `pooled`."""
+  """Wraps the estimator of `pooled`."""
 
   takes_rows = True
 
@@ -267,7 +268,7 @@ class Pooled(Wrapper):
     if not row_weights.shape.is_compatible_with(expected):
       raise ValueError(
         f'`row_weights` must have the batch shape of `{whole.name}`, '
-        f'{expected}; got shape {row_weights.shape}.'
+        f'{expected}; got shape {row_weights.shape}. Pass one weight per row.'
       )
     return row_weights
 
@@ -284,28 +285,28 @@ class Pooled(Wrapper):
     return self.num_candidates
 
   def _num_atoms(self, whole: Whole) -> Any:
-    """`N`: a Python `int` if the number of rows is known statically."""
+    """Returns `N`, a Python `int` if the number of rows is known statically."""
     num_rows = shapes.size(whole.batch_shape)
     num_offered = most_candidates(whole, self._num_candidates(whole))
     if isinstance(num_rows, int):
       num_atoms: Any = self.budget
       if self.budget_per_row is not None:
-        # A row has no use for more than it offers.
+        # A row cannot use more evaluations than it offers values.
         per_row = min(self.budget_per_row, num_offered)
         num_atoms = max(num_rows + 1, math.ceil(per_row * num_rows))
       if num_rows and num_atoms <= num_rows:
         raise ValueError(
           f'`budget` must be larger than the number of rows, {num_rows}; got '
-          f'{self.budget}. Increase `budget`: the best value of each row is '
-          'always evaluated, and at least one more.'
+          f'{self.budget}. Increase `budget`: the pool evaluates the best '
+          'value of each row, and at least one more value.'
         )
       return min(num_atoms, num_rows * num_offered)
     if self.budget is not None:
       raise ValueError(
-        '`budget` needs a batch shape that is known while tracing; got '
+        '`budget` requires a batch shape that is known while tracing; got '
         f'{whole.distribution.batch_shape}. Use `budget_per_row`.'
       )
-    # Compared as numbers of 64 bits: a large budget must not overflow.
+    # Use numbers of 64 bits, so that a large budget does not overflow.
     rows = tf.cast(num_rows, tf.float64)
     scaled = tf.maximum(rows + 1.0, tf.math.ceil(self.budget_per_row * rows))
     return tf.cast(tf.minimum(scaled, rows * num_offered), tf.int32)
@@ -335,7 +336,7 @@ class Pooled(Wrapper):
 
 
 def _pool_of(atoms: Atoms) -> Pool:
-  """The pool, which `choose_atoms` has made."""
+  """Returns the pool that `choose_atoms` has made."""
   return cast(Pool, atoms.pool)
 
 
@@ -343,25 +344,25 @@ def _check_takes_rows(f: Callable[..., Any]) -> None:
   """Raises `TypeError` if `f` cannot take two arguments."""
   try:
     signature = inspect.signature(f)
-  except (TypeError, ValueError):  # of a builtin
+  except (TypeError, ValueError):  # A builtin may have no signature.
     return
   second = list(signature.parameters.values())[1:2]
   takes_rows = _binds(signature, 2) and not any(
-    # `lambda z, y=y: ...` has its own meaning of the second argument.
+    # The second argument of `lambda z, y=y: ...` has another meaning.
     p.default is not p.empty and p.name != 'rows'
     for p in second
   )
   if not takes_rows:
     raise TypeError(
-      '`f` must take two arguments with `pooled`, the values and the rows of '
-      'the batch that they belong to; the second one must be named `rows` if '
-      f'it has a default. Got the signature {signature}. Write, for example, '
+      '`f` must take two arguments with `pooled`: the values, and the rows of '
+      'the batch to which they belong. The second one must be named `rows` if '
+      f'it has a default; got the signature {signature}. Write, for example, '
       '`f = lambda z, rows: loss(z, tf.gather(images, rows))`.'
     )
 
 
 def _binds(signature: inspect.Signature, number: int) -> bool:
-  """Whether a function takes so many positional arguments."""
+  """Returns whether a function takes this number of positional arguments."""
   try:
     signature.bind(*[None] * number)
   except TypeError:

@@ -1,4 +1,4 @@
-"""Rao-Blackwellization: sums the best atoms and draws from the rest."""
+"""Rao-Blackwellizes estimators: sums the best atoms, and draws the others."""
 
 from collections.abc import Callable
 import copy
@@ -46,10 +46,10 @@ def rao_blackwellize(
   v_j ~ q given that v_j is not in C_k
   ```
 
-  `C_k` holds the `k` most probable values. An unbiased `estimator` stays
-  unbiased. If `g` depends on its own atom only, the variance does not exceed
-  that of `estimator` with the same number of draws. The result is an estimator
-  itself. It calls `f` once, with `k + M` atoms.
+  `C_k` holds the `k` most probable values. The result is an estimator, which is
+  unbiased if `estimator` is. If `g` depends on its own atom only, the variance
+  does not exceed that of `estimator` with the same number of draws. `f` is
+  called once, with `k + M` atoms.
 
   A wrong `k` can cost more than a right one gains. The table shows the variance
   of the gradient with three evaluations of `f` and the baseline `LeaveOneOut`,
@@ -65,8 +65,8 @@ def rao_blackwellize(
   budget=3           1.0      1.5     8.4          1.0     1.3    2.5
   ```
 
-  The largest ratios belong to problems in which two values hold nearly all the
-  mass, or which have only three values, so that the best row has hardly any
+  The largest ratios come from problems in which two values hold nearly all the
+  mass, or which have only three values. There the best row has hardly any
   variance or none.
 
   Args:
@@ -85,7 +85,7 @@ def rao_blackwellize(
       is unbiased for any set that does not depend on the draws. A row with
       fewer values repeats one: a repeated or impossible value has weight 0.
     sampler: One of `tfp_rb.samplers`, which draws from the rest. The default
-      draws independently. A `budget` supports no other sampler.
+      draws independently. With a `budget`, only the default is supported.
 
   Returns:
     estimator: A `GradientEstimator`.
@@ -123,19 +123,19 @@ def rao_blackwellize(
       parsing. NeurIPS 2018. https://arxiv.org/abs/1807.02322
   """
   check_estimator(estimator)
-  # Its own atoms would replace those that are chosen here.
+  # Otherwise the estimator's atoms would replace those that are chosen here.
   if estimator.chooses_atoms:
     raise TypeError(
-      '`estimator` must leave the choice of its atoms to `rao_blackwellize`. '
-      f'{estimator.chooses_atoms} Pass an estimator that only draws, e.g. '
-      '`tfp_rb.REINFORCE()`.'
+      '`estimator` must leave the choice of its atoms to `rao_blackwellize`; '
+      f'got {estimator!r}. {estimator.chooses_atoms} Pass an estimator that '
+      'only draws, e.g. `tfp_rb.REINFORCE()`.'
     )
   settings = {'num_summed': num_summed, 'budget': budget, 'atoms': atoms}
   if sum(value is not None for value in settings.values()) != 1:
     found = ', '.join(f'`{k}={v!r}`' for k, v in settings.items())
     raise ValueError(
       'Exactly one of `num_summed`, `budget` and `atoms` must be given; got '
-      f'{found}.'
+      f'{found}. Write, for example, `num_summed=1`.'
     )
   if num_summed is not None:
     num_summed = checks.check_int(num_summed, 'num_summed', minimum=0)
@@ -148,8 +148,8 @@ def rao_blackwellize(
   # Other samplers need the number of draws as a Python int.
   if budget is not None and not sampler.is_independent:
     raise ValueError(
-      '`sampler` must be `samplers.IID()` with a `budget`, which gives each '
-      f'batch member another number of draws; got {sampler!r}. Use '
+      '`sampler` must be `samplers.IID()` with a `budget`, because the number '
+      f'of draws then differs between batch members; got {sampler!r}. Use '
       '`num_summed`.'
     )
   if budget is None:  # A budget ignores `num_samples`.
@@ -193,7 +193,7 @@ class Wrapper(GradientEstimator):
 
 
 class RaoBlackwellized(Wrapper):
-  """The result of `rao_blackwellize`."""
+  """Wraps the estimator of `rao_blackwellize`."""
 
   def __init__(
     self,
@@ -221,8 +221,8 @@ class RaoBlackwellized(Wrapper):
   def replace(self, num_samples: int) -> 'RaoBlackwellized':
     if self.budget is not None:
       raise ValueError(
-        '`num_samples` (`sample_size` in `vi`) cannot be set where a `budget` '
-        f'decides; got {num_samples} with `budget={self.budget}`. Choose '
+        '`num_samples` (`sample_size` in `vi`) must not be given with a '
+        f'`budget`; got {num_samples} with `budget={self.budget}`. Choose '
         'another `budget`.'
       )
     return super().replace(num_samples)
@@ -244,5 +244,5 @@ class RaoBlackwellized(Wrapper):
     atoms: Atoms,
     seed: StatelessSeed,
   ) -> Estimate:
-    # The weights hold all that Rao-Blackwellization changes.
+    # Rao-Blackwellization changes only the atoms and their weights.
     return self.estimator.evaluate(f, distribution, atoms, seed)

@@ -1,4 +1,4 @@
-"""REBAR: the relaxed `f` as a control variate."""
+"""Defines REBAR, which uses the relaxed `f` as a control variate."""
 
 from typing import Any
 
@@ -19,12 +19,12 @@ class REBAR(RelaxedControlVariate):
   x    = softmax((log q + gumbel) / temperature) given that its argmax is z
   ```
 
-  `grad_u` differentiates `x` with the noise held fixed, `grad_v` with that of
-  the maximum held fixed. Unbiased for every temperature and every scale `s`,
-  Rao-Blackwellized or not: the noise is drawn *given* the atom. `f` is called
-  twice: at the atoms, and at one relaxed atom for each draw. With `k` summed
-  and `M` drawn that is `k + 2 M` evaluations if the relaxation is restricted,
-  `2 (k + M)` otherwise.
+  `grad_u` differentiates `x` with the Gumbel noise held fixed, `grad_v` with
+  the noise given the atom held fixed. Unbiased for every temperature and every
+  scale `s`, Rao-Blackwellized or not, because the noise is drawn *given* the
+  atom. `f` is called twice: at the atoms, and at one relaxed atom for each
+  draw. With `k` summed and `M` drawn atoms this costs `k + 2 M` evaluations if
+  the relaxation is restricted, and `2 (k + M)` otherwise.
 
   Temperature and scale may be variables. Their objective is the squared
   gradient of the whole estimate w.r.t. the logits (of both classes of a
@@ -39,12 +39,12 @@ class REBAR(RelaxedControlVariate):
 
   #### Restricted or not
 
-  The noise at the summed atoms would leave a variance of
-  `sum_z q(z)^2 Var[g(z)]` even when everything is summed. So the summed atoms
-  have plain score terms, and the draws have the relaxation of `q` *restricted
-  to the rest*. Then no variance is left when everything is summed. A product
-  given its rest is not a product; there, and with `restricted=False`, all atoms
-  have the relaxation of `q`.
+  Noise at the summed atoms would leave a variance of `sum_z q(z)^2 Var[g(z)]`
+  even when everything is summed. So the summed atoms have plain score terms,
+  and the draws use the relaxation of `q` *restricted to the rest*. Then no
+  variance is left when everything is summed. A product given its rest is not a
+  product. For products, and with `restricted=False`, all atoms therefore use
+  the relaxation of `q`.
 
   #### Examples
 
@@ -70,7 +70,7 @@ class REBAR(RelaxedControlVariate):
       https://arxiv.org/abs/1703.07370
   """
 
-  differentiates_f = True  # at relaxed atoms
+  differentiates_f = True  # It does so at relaxed atoms.
 
   def __init__(
     self,
@@ -87,8 +87,8 @@ class REBAR(RelaxedControlVariate):
       temperature: A positive number, a scalar `Tensor` or variable, or a
         callable without arguments that returns one.
       scale: A number, scalar `Tensor` or variable, of the control variate.
-      restricted: Python `bool`, whether the relaxation is that of `q` given
-        the rest, when Rao-Blackwellized; `None` means where this is possible.
+      restricted: Python `bool`, whether to relax `q` given the rest instead of
+        `q` when Rao-Blackwellized. `None` does so where it is possible.
       num_samples: Python `int`, the number of draws.
       name: Python `str`, name of the `tf.Module`.
 

@@ -1,4 +1,4 @@
-"""The score-function estimator."""
+"""Defines the score-function estimator."""
 
 from typing import Any
 
@@ -84,7 +84,7 @@ class REINFORCE(GradientEstimator):
 
   @classmethod
   def _argument_names(cls) -> list[str]:
-    # Without `positional`, whose baseline is stored as `baseline`.
+    # Leave out `positional`: its baseline is stored as `baseline`.
     return ['baseline', 'num_samples']
 
   @property

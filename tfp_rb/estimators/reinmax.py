@@ -1,4 +1,4 @@
-"""ReinMax: a straight-through estimator of second order."""
+"""Defines ReinMax, a straight-through estimator of second order."""
 
 import tensorflow as tf
 
@@ -105,7 +105,7 @@ class ReinMax(GradientEstimator):
     moving = 2.0 * _softmax_path(
       0.5 * (one_hot + tempered), log_probs
     ) - 0.5 * _softmax_path(probs, log_probs)
-    # The atom in value; in gradient the path of second order.
+    # This has the value of the atom and the gradient of the second-order path.
     inputs = one_hot + (moving - tf.stop_gradient(moving))
     value, _ = value_and_slope(f, relaxation.to_event(inputs), self)
     return Estimate(value, surrogate=value)

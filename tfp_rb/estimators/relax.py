@@ -1,4 +1,4 @@
-"""RELAX: a free control variate of the relaxed atom."""
+"""Defines RELAX, with any control variate of the relaxed atom."""
 
 from collections.abc import Callable
 import copy
@@ -30,11 +30,10 @@ class RELAX(RelaxedControlVariate):
   `k + M` if the relaxation is not restricted, see `REBAR`) and, if it is
   restricted, at 8 more that estimate its mean.
 
-  With `with_f=True`, `c(x) = f(x) + control_variate(x)`, which is how the
-  authors of [1] use it where `f` is differentiable: `REBAR` plus a network that
-  corrects it. `f` is then called twice and must be differentiable, and costs as
-  many evaluations as with `REBAR`. Start with a network whose output is nearly
-  0.
+  With `with_f=True`, `c(x) = f(x) + control_variate(x)`: `REBAR` plus a network
+  that corrects it. The authors of [1] do so if `f` is differentiable. `f` is
+  then called twice and must be differentiable, and costs as many evaluations as
+  with `REBAR`. Start with a network whose output is nearly 0.
 
   A control variate can depend on more than the atom, for example on the image
   of each batch member. Pass such inputs to `with_inputs`.
@@ -114,8 +113,8 @@ class RELAX(RelaxedControlVariate):
     )
     if not callable(control_variate):
       raise TypeError(
-        '`control_variate` must be a callable of relaxed one-hot vectors, but '
-        f'is {control_variate!r}. Pass a Keras network, for example.'
+        '`control_variate` must be a callable of relaxed one-hot vectors; got '
+        f'{control_variate!r}. Pass a Keras network, for example.'
       )
     self.control_variate = control_variate
     self.with_f = bool(with_f)
@@ -141,8 +140,8 @@ class RELAX(RelaxedControlVariate):
     """Returns this estimator with `control_variate(atoms, *inputs)`.
 
     Args:
-      *inputs: The arguments of the control variate after the relaxed atoms: the
-        images of this step.
+      *inputs: The arguments of the control variate after the relaxed atoms, for
+        example the images of this step.
 
     Returns:
       estimator: A `RELAX` that shares all variables with this one.

@@ -1,4 +1,4 @@
-"""Relaxed one-hot atoms, and Gumbel noise given the atom.
+"""Relaxes one-hot atoms, with Gumbel noise given the atom.
 
 A relaxed estimator works on sites of `K` classes each. A `Bernoulli` is a site
 of two classes. Let `L` be the log-probabilities of a site and `z` its atom. The
@@ -49,7 +49,7 @@ __all__ = [
 
 
 class Noise(NamedTuple):
-  """Perturbed log-probabilities given the atoms.
+  """Holds perturbed log-probabilities given the atoms.
 
   Attributes:
     perturbed: `Tensor` of shape `[m] + batch_shape + sites + [K]`, constant.
@@ -82,7 +82,7 @@ def given_rest(
   """
   is_possible = atoms.weights > 0.0
   drawn = is_draw(atoms)
-  # The mode replaces atoms of weight 0, so these must not exclude anything.
+  # Atoms of weight 0 hold the mode instead, so they must not exclude anything.
   listed = tf.cast(is_possible & ~drawn, one_hot.dtype)[..., tf.newaxis]
   is_summed = tf.reduce_any(
     listed * one_hot > 0.0, axis=0, keepdims=True
@@ -90,7 +90,7 @@ def given_rest(
   is_from_rest = drawn & is_possible  # [m] + batch_shape
   excluded = is_summed & is_from_rest[..., tf.newaxis]
   log_probs = tf.where(excluded, tf.constant(-np.inf, one_hot.dtype), log_probs)
-  # Where nothing is excluded this is log 1 = 0.
+  # If nothing is excluded, this is log 1 = 0.
   log_rest = tf.reduce_logsumexp(log_probs, axis=-1)
   return log_probs - log_rest[..., tf.newaxis], log_rest, is_from_rest
 
@@ -174,14 +174,14 @@ def softmax(logits: tf.Tensor) -> tf.Tensor:
 
 
 def through_softmax(by_log_probs: tf.Tensor, probs: tf.Tensor) -> tf.Tensor:
-  """Turns a gradient w.r.t. log-probabilities into one w.r.t. the logits."""
+  """Converts a gradient w.r.t. log-probabilities to one w.r.t. the logits."""
   return by_log_probs - probs * tf.reduce_sum(by_log_probs, -1, keepdims=True)
 
 
 def auxiliary_of(
   objective: tf.Tensor, tape: tf.GradientTape, estimator: GradientEstimator
 ) -> tf.Tensor | None:
-  """Returns an objective that trains the variables of the estimator only.
+  """Returns an objective that trains only the variables of the estimator.
 
   Args:
     objective: `Tensor` of `batch_shape`.
@@ -251,7 +251,7 @@ class RelaxedEstimator(GradientEstimator):
     if restricted not in (None, True, False):
       raise TypeError(
         '`restricted` must be True, False or None; got '
-        f'{restricted!r}. None restricts where that is possible.'
+        f'{restricted!r}. Pass None to restrict where that is possible.'
       )
     self.temperature = temperature  # read again at every call
     self.restricted = restricted
@@ -270,11 +270,12 @@ class RelaxedEstimator(GradientEstimator):
   def is_restricted(self, relaxation: Any, atoms: Atoms) -> bool:
     """Returns whether the relaxation is that of `q` given the rest."""
     if isinstance(atoms.num_summed, int) and atoms.num_summed == 0:
-      return False  # The rest is everything.
+      return False  # Nothing is summed, so the rest is everything.
     if self.restricted and relaxation.num_sites:
       raise ValueError(
-        '`restricted=True` supports a `distribution` of a single site only; '
-        f'got {relaxation.num_sites} site dimensions. Leave `restricted=None`.'
+        '`restricted` must not be True for a `distribution` with several '
+        f'sites; got {relaxation.num_sites} site dimensions. Use '
+        '`restricted=None`.'
       )
     return relaxation.num_sites == 0 and self.restricted in (None, True)
 
@@ -297,7 +298,7 @@ def value_and_slope(
     tape.watch(inputs)
     value = call_at_floats(f, inputs, estimator)
   slope = tape.gradient(value, inputs)
-  # Taking it as 0 would silently train nothing.
+  # If this counted as 0, nothing would be trained, without any warning.
   if slope is None:
     raise ValueError(
       f'`{getattr(f, "name", "f")}` must be differentiable w.r.t. its atoms '
@@ -317,10 +318,10 @@ def call_at_floats(
     # The exception itself reaches the user unchanged.
     if hasattr(error, 'add_note'):  # Python 3.11
       error.add_note(
-        f'`{type(estimator).__name__}` calls `{getattr(f, "name", "f")}` at '
-        f'atoms of {inputs.dtype.name} and shape {inputs.shape}, at one-hot '
-        'vectors and points between them: write it with products and sums, '
-        'e.g. `tf.reduce_sum(z * cost, axis=-1)` instead of '
+        f'`{type(estimator).__name__}` calls `{getattr(f, "name", "f")}` with '
+        f'atoms of {inputs.dtype.name} and shape {inputs.shape}, which are '
+        'one-hot vectors or points between them. Write it with products and '
+        'sums, e.g. `tf.reduce_sum(z * cost, axis=-1)` instead of '
         '`tf.gather(cost, z)`, or use `tfp_rb.REINFORCE`.'
       )
     raise
@@ -345,8 +346,8 @@ def values_and_mean(
     if _has_mean(atoms.partition.distribution):
       raise  # An exception of the user's own `_mean`.
     raise TypeError(
-      f'`distribution` must have a mean for `{type(estimator).__name__}`; '
-      f'`{atoms.partition.name}` has none. Use `tfp_rb.REINFORCE`.'
+      f'`distribution` must have a mean for `{type(estimator).__name__}`; got '
+      f'a `{atoms.partition.name}`, which has none. Use `tfp_rb.REINFORCE`.'
     ) from error
   return tf.cast(atoms.values, mean.dtype), mean
 

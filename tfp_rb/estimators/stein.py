@@ -1,4 +1,4 @@
-"""RODEO: leave-one-out with control variates from a discrete Stein operator."""
+"""Defines RODEO, with control variates from a discrete Stein operator."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,11 +23,11 @@ class Stein(JointDraws):
   ```
 
   `A` is the Gibbs Stein operator: `A h` has mean 0 under `q` for every `h`. The
-  network `H` maps two numbers to two numbers, one each for `h` and `h'`, so it
-  serves any `f`. It sees the change of `f` between a draw `z_j` and the
-  neighbours `y` of another draw, to first order. This estimator is called RODEO
-  in [1]. Unbiased in value and gradient for every network and all scales `a`
-  and `b`, but not in the Hessian.
+  network `H` maps two numbers to two numbers, one for `h` and one for `h'`, so
+  it serves any `f`. Its inputs are `f(z_j)`, and the first-order change of `f`
+  from a draw `z_j` to a neighbour `y` of another draw. This estimator is called
+  RODEO in [1]. Unbiased in value and gradient for every network and all scales
+  `a` and `b`, but not in the Hessian.
 
   Costs `m = num_samples` evaluations of `f`, at least 2, in one call, and the
   gradient of `f` at each of them. So `f` takes floating-point atoms and must be
@@ -39,7 +39,7 @@ class Stein(JointDraws):
 
   The network and the scales, which start at 0, minimise the squared gradient of
   the whole estimate w.r.t. the logits, as in `REBAR`. Give the optimizer
-  `estimator.trainable_variables` as well; untrained, this is
+  `estimator.trainable_variables` as well. Without training, this is
   `REINFORCE(LeaveOneOut())`.
 
   #### Examples

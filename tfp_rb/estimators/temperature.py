@@ -1,4 +1,4 @@
-"""Temperatures of relaxations: numbers, variables and schedules."""
+"""Reads the temperatures of relaxations: numbers, variables and schedules."""
 
 from typing import Any
 
@@ -53,16 +53,16 @@ class AnnealedTemperature(Configurable):
       ValueError: `rate` is negative or `floor` is not positive.
     """
     super().__init__(name=name)
-    # Written this way, both checks refuse NaN as well.
+    # In this form, both checks also reject NaN.
     if not rate >= 0.0:
       raise ValueError(
-        f'`rate` must not be negative, but is {rate}: the temperature falls. '
-        'Pass, for example, `rate=1e-4`.'
+        '`rate` must not be negative, because the temperature falls; got '
+        f'{rate}. Pass, for example, `rate=1e-4`.'
       )
     if not floor > 0.0:
       raise ValueError(
-        f'`floor` must be positive, but is {floor}: it is the least '
-        'temperature. Pass, for example, `floor=0.1`.'
+        '`floor` must be positive, because it is the least temperature; got '
+        f'{floor}. Pass, for example, `floor=0.1`.'
       )
     self.rate = rate
     self.floor = floor
@@ -89,7 +89,7 @@ def check_temperature(temperature: Any, name: str = 'temperature') -> None:
   if temperature is None or isinstance(temperature, (str, bool)):
     raise TypeError(
       f'`{name}` must be a positive number, a scalar Tensor or variable, or a '
-      f'callable that returns one, but is {temperature!r}. Write, for example, '
+      f'callable that returns one; got {temperature!r}. Write, for example, '
       f'`{name}=0.5`.'
     )
   if callable(temperature):
@@ -108,8 +108,8 @@ def _check_positive(value: Any, name: str) -> None:
     return
   if np.ndim(value) != 0 or not 0.0 < value < np.inf:
     raise ValueError(
-      f'`{name}` must be a positive scalar, but is {value}. A variable that is '
-      'trained stays positive as `tfp.util.TransformedVariable(0.5, '
+      f'`{name}` must be a positive scalar; got {value}. To keep a trained '
+      'variable positive, use `tfp.util.TransformedVariable(0.5, '
       'tfp.bijectors.Exp())`.'
     )
 
@@ -124,7 +124,7 @@ def read_scalar(
   """Returns a number, Tensor, variable or schedule as a scalar `Tensor`.
 
   Args:
-    given: The argument of the user.
+    given: The user's argument.
     dtype: Dtype of the result.
     name: Python `str`, the name of the argument.
     is_positive: Python `bool`, whether a value that is known statically must be
@@ -134,8 +134,8 @@ def read_scalar(
   Returns:
     scalar: Differentiable `Tensor` of shape `[]`.
   """
-  # Converted here and not in the constructor, so that variables and schedules
-  # are read at every call.
+  # Convert here and not in the constructor, so that every call reads variables
+  # and schedules anew.
   value = given
   if callable(given):
     if checks.num_arguments(given):
@@ -143,7 +143,7 @@ def read_scalar(
         f'`{name}` must be callable without arguments; got {given!r}. Pass a '
         'Keras schedule as `lambda: schedule(step)`.'
       )
-    value = given()  # An exception of the user's callable passes unchanged.
+    value = given()  # An exception of the user's callable passes through.
   try:
     scalar = tf.convert_to_tensor(value, dtype_hint=dtype)
     scalar = tf.cast(scalar, dtype)
@@ -154,7 +154,7 @@ def read_scalar(
     ) from error
   if scalar.shape.rank != 0:
     raise ValueError(
-      f'`{name}` must be a scalar, but has shape {scalar.shape}. Reduce it.'
+      f'`{name}` must be a scalar; got shape {scalar.shape}. Reduce it.'
     )
   if is_positive:
     _check_positive(tf.get_static_value(scalar), name)

@@ -1,4 +1,4 @@
-"""Estimators, baselines and samplers as plain data, and back."""
+"""Converts estimators, baselines and samplers to plain data and back."""
 
 import importlib
 import inspect
@@ -24,8 +24,8 @@ _BIJECTORS = {
 }
 _Self = TypeVar('_Self', bound='Configurable')
 
-# Every class that a config can name, by its registered name. Nothing that is
-# not listed here, or registered with Keras by its author, is ever loaded.
+# Maps registered names to classes. A config can load only these classes, and
+# those that their authors registered with Keras.
 REGISTRY: dict[str, type['Configurable']] = {}
 
 
@@ -40,8 +40,8 @@ class Configurable(tf.Module):
   {'module': ..., 'class_name': ..., 'config': ..., 'registered_name': ...}
   ```
 
-  a Tensor becomes a list with its dtype, a Keras network what Keras makes of
-  it. A config holds the current value of a variable that is an argument, but
+  a Tensor becomes a list with its dtype, and a Keras network is serialized by
+  Keras. A config holds the current value of a variable that is an argument, but
   not the variables of networks: save these with `tf.train.Checkpoint`.
 
   A config refers to a class by its registered name. Subclasses are registered
@@ -76,8 +76,8 @@ class Configurable(tf.Module):
       if not hasattr(self, name):
         raise TypeError(
           f'`{where}` must store the argument `{name}` of the constructor to '
-          'be written into a config; there is no such attribute. Store it, or '
-          'override `get_config`.'
+          'be written into a config; got an object without this attribute. '
+          'Store it, or override `get_config`.'
         )
       config[name] = serialize(getattr(self, name), where)
     return config
@@ -106,7 +106,7 @@ def serialize(value, where='estimator'):
       'dtype': value.dtype.name,
       'trainable': value.trainable,
     }
-  # First, since some numpy scalars are Python floats as well.
+  # Test for this first: some NumPy scalars are also Python floats.
   if tf.is_tensor(value) or isinstance(value, (np.ndarray, np.generic)):
     array = np.asarray(value)
     return {'tensor': array.tolist(), 'dtype': array.dtype.name}
@@ -125,7 +125,7 @@ def _serialize_transformed(value, where):
   """Returns a positive variable, a learned temperature, as plain data."""
   kind = type(value.bijector)
   bijector = kind.__name__
-  # The config holds the name only, so it must say everything.
+  # The config holds only the bijector's name, so default settings are required.
   settings = {
     name: setting
     for name, setting in value.bijector.parameters.items()
@@ -160,7 +160,7 @@ def _keras_saving():
 
 
 def deserialize(value):
-  """Returns what `serialize` was given."""
+  """Inverts `serialize`."""
   if not isinstance(value, dict):
     return value
   if 'tensor' in value:
@@ -180,7 +180,7 @@ def deserialize(value):
 
 
 def _bijector_named(name):
-  """Returns a bijector's class; a file must not name anything else."""
+  """Returns the class of a bijector, or raises for any other name."""
   if not isinstance(name, str) or name not in _BIJECTORS:
     raise ValueError(
       f'`bijector` of a config must be one of {", ".join(_BIJECTORS)}; got '
@@ -200,7 +200,7 @@ def _registered_name(kind):
   keras = sys.modules.get('keras')
   if keras is not None:
     name = keras.saving.get_registered_name(kind)
-    if name != kind.__name__:  # which Keras returns for all other classes
+    if name != kind.__name__:  # Keras returns this for unregistered classes.
       return name
   return _default_name(kind.__module__, kind.__qualname__)
 
@@ -236,7 +236,7 @@ def _class_of(value):
 
 
 def _find_classes(value):
-  """Returns the classes that a config may mean, at best one."""
+  """Returns the classes that a config may mean, ideally a single one."""
   class_name = value.get('class_name')
   if 'registered_name' in value:
     name = value['registered_name']
@@ -248,7 +248,7 @@ def _find_classes(value):
 
 
 def _in_keras(name):
-  """Returns what users registered with Keras, where Keras is imported."""
+  """Returns the class that a user registered with Keras, if there is one."""
   keras = sys.modules.get('keras')
   kind = keras and keras.saving.get_registered_object(name)
   is_ours = isinstance(kind, type) and issubclass(kind, Configurable)
@@ -258,9 +258,9 @@ def _in_keras(name):
 def _classes_of_0_1(module, class_name):
   """Returns the classes that a config of version 0.1 may mean.
 
-  It holds the module of a class, which may have moved since, but no registered
-  name. So the class name decides, and the module where several classes share
-  that name.
+  Such a config has no registered name, and the module that it names may have
+  moved. So the class name decides; if several classes share it, the module
+  decides among them.
   """
   exact = REGISTRY.get(_default_name(module, class_name))
   if exact is not None or module.split('.')[0] == 'tfp_rb':

@@ -76,7 +76,7 @@ def objective_of(objective, tape, variables):
 
   @tf.custom_gradient
   def of_variables(*values):
-    del values  # They connect the variables to the caller's tape.
+    del values  # Arguments only to connect the variables to the caller's tape.
 
     def pullback(*cotangents):
       return tape.gradient(
@@ -135,7 +135,7 @@ def call_one_by_one(f, x):
 
   @tf.custom_gradient
   def of_sources(*sources):
-    del sources  # They connect `x` and the captures to the caller's tape.
+    del sources  # Arguments only to connect `x` and the captures to the tape.
     return tf.stop_gradient(values), pullback
 
   if not inputs and not captured:
@@ -189,7 +189,7 @@ def _pull_back_one_by_one(f, x, inputs, captured, cotangents):
     parallel_iterations=1,
     maximum_iterations=num_calls,
   )
-  # The loop loses the static shape of the elements.
+  # Restore the static shape of the elements, which the loop loses.
   slopes = [tf.ensure_shape(s.stack(), x.shape) for s in slopes]
   return slopes + totals
 

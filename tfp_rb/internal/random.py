@@ -96,7 +96,7 @@ def stratified_uniform(shape, seed):
   """
   order_seed, uniform_seed = split_seed(seed, n=2)
   key = uniform(shape, order_seed)
-  # The ranks of independent uniforms are a random permutation.
+  # The ranks of independent uniforms form a random permutation.
   stratum = tf.argsort(tf.argsort(key, axis=0), axis=0)
   u = uniform(shape, uniform_seed)
   u = (tf.cast(stratum, u.dtype) + u) / shape[0]

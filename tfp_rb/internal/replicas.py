@@ -1,4 +1,4 @@
-"""What the replicas of `tf.distribute` tell each other."""
+"""Exchanges Tensors between the replicas of `tf.distribute`."""
 
 import tensorflow as tf
 

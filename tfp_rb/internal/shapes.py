@@ -79,11 +79,14 @@ def _broadcast_size(n, m):
   """Broadcasts two sizes of an axis."""
   if isinstance(n, int) and isinstance(m, int):
     if n != m and 1 not in (n, m):
-      raise ValueError(f'Sizes {n} and {m} cannot be broadcast.')
+      raise ValueError(
+        'The sizes of an axis must be equal, or one of them must be 1; got '
+        f'{n} and {m}. Use the same batch shape everywhere.'
+      )
     return m if n == 1 else n
   if isinstance(m, int):
     n, m = m, n
-  # A known size other than 1 is that of the result.
+  # A known size other than 1 determines the size of the result.
   if isinstance(n, int):
     return m if n == 1 else n
   return tf.where(tf.equal(n, 1), m, n)

@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 Distribution: TypeAlias = tfp.distributions.Distribution
-# A distribution that a `tf.function` takes as an argument.
+# A distribution that can be an argument of a `tf.function`.
 CompositeDistribution: TypeAlias = (
   tfp.distributions.AutoCompositeTensorDistribution
 )

@@ -1,4 +1,4 @@
-"""Keras models with discrete latent variables, yours and the paper's."""
+"""Keras models with discrete latent variables: the paper's and your own."""
 
 from tfp_rb.models._pixels import binarize
 from tfp_rb.models.control_variate import ControlVariate

@@ -1,4 +1,4 @@
-"""Checkpoints of a training run, of which only those of the chief are kept."""
+"""Writes and reads checkpoints of a run; only the chief's are kept."""
 
 import os
 from typing import Any
@@ -53,7 +53,7 @@ class Checkpoints:
     self._checkpoint = tf.train.Checkpoint(step=self._step, **state_of(model))
 
   def restore(self) -> int:
-    """Restores the newest checkpoint, and returns how many steps were made."""
+    """Restores the newest checkpoint, and returns its number of steps."""
     newest = tf.train.latest_checkpoint(self._directory)
     if newest is not None:
       try:
@@ -63,8 +63,8 @@ class Checkpoints:
         raise ValueError(
           '`directory` must hold checkpoints of this model and estimator; got '
           f'{newest}, which cannot be restored: {error} Pass another folder to '
-          'start anew. If the file is damaged, remove it and name the one '
-          'before in the file `checkpoint` of that folder.'
+          'start a new run. If the checkpoint is damaged, remove it, and write '
+          'the name of the previous one into the file `checkpoint` there.'
         ) from error
     self._check_that_workers_agree(newest)
     return int(self._step.numpy())
@@ -78,16 +78,16 @@ class Checkpoints:
       return self._strategy.experimental_local_results(replicas)[0]
 
     total, squares = (int(x) for x in totals(self._step.read_value()))
-    # Equality of Cauchy and Schwarz, in integers.
+    # By Cauchy-Schwarz, equality holds only if all replicas have the same step.
     if total**2 != squares * self._strategy.num_replicas_in_sync:
       raise ValueError(
         '`directory` must be one folder that all workers read; got '
         f'{self._directory!r}, whose newest checkpoint is {newest} on this '
-        'worker and another one elsewhere. Pass a folder on a shared disk.'
+        'worker and a different one on others. Pass a folder on a shared disk.'
       )
 
   def save(self, step: int) -> None:
-    """Writes a checkpoint. If it is stopped, the previous one remains."""
+    """Writes a checkpoint. If this is interrupted, the previous one remains."""
     self._step.assign(step)
     if is_chief(self._strategy):
       tf.train.CheckpointManager(

@@ -20,9 +20,9 @@ for _block, _inside, _result in np.ndindex(2, 2, 2):
 class Convolutions(keras.layers.Layer):
   """Convolutions of 3 by 3 without padding, with ReLU after all but the last.
 
-  Convolutions with few channels are slow. Where height and width are even, this
-  layer therefore turns blocks of 2 by 2 pixels into channels, and computes the
-  same numbers by convolutions of 2 by 2 with four times the channels. On a CPU
+  Convolutions with few channels are slow. If height and width are even, this
+  layer turns blocks of 2 by 2 pixels into channels, and computes the same
+  numbers with convolutions of 2 by 2 with four times the channels. On a CPU
   this takes a third to a half of the time.
   """
 

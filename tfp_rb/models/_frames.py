@@ -1,4 +1,4 @@
-"""Digits placed in frames, and the windows of frames."""
+"""Places digits in frames, and cuts windows out of frames."""
 
 import tensorflow as tf
 
@@ -38,7 +38,7 @@ class Frames:
     num_places = max(1, self.size - self.window)
     u = random.uniform([2, tf.shape(digits)[0]], seed, tf.float32)
     starts = tf.cast(u * float(num_places), tf.int32)
-    starts = tf.minimum(starts, num_places - 1)  # u may round to 1
+    starts = tf.minimum(starts, num_places - 1)  # because u may round to 1
     row, column = tf.unstack(starts + self.half)
     locations = row * self.size + column
     return self.paste(digits, locations), locations
@@ -131,7 +131,7 @@ class Frames:
     Returns:
       windows: `Tensor` of shape `[m, B, window * window]`.
     """
-    length = self.size + self.window - 1  # nothing wraps around
+    length = self.size + self.window - 1  # so that nothing wraps around
     length += length % 2
     shape = [length, length]
     weights = tf.reshape(

@@ -1,4 +1,4 @@
-"""Layers that the models share."""
+"""Defines the layers that the models share."""
 
 import keras
 import tensorflow as tf
@@ -82,7 +82,7 @@ class MLP(keras.layers.Layer):
       )
       for units, start in zip(hidden_units, starts[:-1], strict=True)
     ]
-    # Losses are computed in float32 under any policy.
+    # The last layer is in float32 under any policy, and so are the losses.
     self.layers.append(
       keras.layers.Dense(output_size, dtype='float32', **starts[-1])
     )
@@ -113,7 +113,7 @@ def dense_network(hidden_units, output_size, slope, policy):
   for units in hidden_units:
     layers.append(keras.layers.Dense(units, dtype=policy))
     layers.append(keras.layers.LeakyReLU(negative_slope=slope, dtype=policy))
-  # In mixed precision, losses are computed in float32.
+  # The last layer is in float32 even in mixed precision, for the losses.
   last = keras.layers.Dense(output_size, dtype=policy.variable_dtype)
   return keras.Sequential([*layers, last])
 

@@ -1,4 +1,4 @@
-"""The metrics of a model: means over steps."""
+"""Computes the metrics of a model: means over steps."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ __all__ = ['Trackers']
 
 
 class Trackers:
-  """The means over steps of what each of them returns, as Keras metrics."""
+  """Holds the means of the reported scalars over steps, as Keras metrics."""
 
   def __init__(self, names: Sequence[str]) -> None:
     self.by_name = {name: keras.metrics.Mean(name=name) for name in names}
@@ -18,7 +18,7 @@ class Trackers:
     """Adds the values of one step, and returns their names."""
     for name, value in values.items():
       if name not in self.by_name:
-        with tf.init_scope():  # its variables outlive the traced function
+        with tf.init_scope():  # The variables outlive the traced function.
           self.by_name[name] = keras.metrics.Mean(name=name)
       self.by_name[name].update_state(value)
     return list(values)

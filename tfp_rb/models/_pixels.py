@@ -1,4 +1,4 @@
-"""Random binarization of grey images."""
+"""Binarizes grey images at random."""
 
 import tensorflow as tf
 
@@ -46,8 +46,8 @@ def binarize(images: TensorLike, seed: StatelessSeed) -> tf.Tensor:
     limit = tf.cast(images, tf.float32) * (65536.0 / 255.0)
     return tf.cast(u + 0.5 < limit, tf.float32)
 
-  # A branch, so that XLA draws once. Otherwise it draws again in every kernel
-  # that reads the pixels, which took a sixth of a training step.
+  # The branch makes XLA draw only once. Otherwise XLA draws again in every
+  # kernel that reads the pixels, which took a sixth of a training step.
   return tf.cond(
     tf.reduce_any(images > 0),
     draw,

@@ -1,4 +1,4 @@
-"""What `fit` does with stacks of batches: counts their steps, or unstacks."""
+"""Counts the steps of stacks of batches in `fit`, or unstacks them."""
 
 import math
 from typing import Any
@@ -52,7 +52,7 @@ class StepProgress(keras.callbacks.ProgbarLogger):
 
   def set_params(self, params: dict[str, Any]) -> None:
     super().set_params(params)
-    self._num_calls = params['steps']  # `None` in a first epoch of any length
+    self._num_calls = params['steps']  # `None` in an epoch of unknown length
 
   def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
     self._start = self._num_steps()
@@ -61,7 +61,7 @@ class StepProgress(keras.callbacks.ProgbarLogger):
   def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
     done = self._num_steps() - self._start
     if self._num_calls is not None:
-      # The last stack may be smaller, so this is exact at the end only.
+      # The last stack may be smaller, so this is exact only after the epoch.
       per_call = max(1, math.ceil(done / (batch + 1)))
       self._set_target(max(done, per_call * self._num_calls))
     super().on_train_batch_end(done - 1, logs)

@@ -1,4 +1,4 @@
-"""The workers of a `tf.distribute` strategy, and the data of each of them."""
+"""Finds the workers of a `tf.distribute` strategy, and the data of each."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -43,7 +43,7 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
 def input_context(
   strategy: tf.distribute.Strategy,
 ) -> tf.distribute.InputContext:
-  """Returns which part of the data this process has to read."""
+  """Returns a description of the part of the data that this process reads."""
   return tf.distribute.InputContext(
     num_input_pipelines=num_workers(strategy),
     input_pipeline_id=worker_id(strategy),
@@ -52,7 +52,7 @@ def input_context(
 
 
 def replicas_here(strategy: tf.distribute.Strategy) -> tuple[int, int]:
-  """Returns the first replica of this process, and how many it has."""
+  """Returns the first replica of this process, and its number of replicas."""
   number = strategy.num_replicas_in_sync // num_workers(strategy)
   return number * worker_id(strategy), number
 
@@ -68,7 +68,7 @@ def per_replica(strategy: tf.distribute.Strategy, values: list[Any]) -> Any:
 
 
 class Batches:
-  """The training data of this process.
+  """Reads the training data of this process.
 
   Attributes:
     steps_per_element: Python `int`, the number of steps that an element of the
@@ -103,7 +103,8 @@ class Batches:
     if not isinstance(data, tf.data.Dataset):
       raise TypeError(
         '`data` must be a `tf.data.Dataset`, or a function of '
-        f'`(input_context, first_step)` that returns one; got {data!r}.'
+        f'`(input_context, first_step)` that returns one; got {data!r}. Use, '
+        'for example, `tf.data.Dataset.from_tensor_slices(x).batch(64)`.'
       )
     depth = _stack_size(data, batch_rank)
     keeps_stacks = loops_over_stacks and num_replicas == 1
@@ -121,13 +122,13 @@ class Batches:
     if first_step % steps_per_epoch:
       raise ValueError(
         '`steps_per_epoch` must divide the number of steps of the run that is '
-        f'continued ({first_step}); got {steps_per_epoch}. Pass the number of '
-        'that run, or another `directory` to start anew.'
+        f'continued ({first_step}); got {steps_per_epoch}. Pass the value of '
+        'that run, or another `directory` to start a new run.'
       )
     self.steps_per_epoch = steps_per_epoch
     if not is_function:
-      # One pass after another, so that a resumed run finds its place, also
-      # where each pass is shuffled anew.
+      # Make one pass after another, so that a resumed run finds its place even
+      # if each pass is shuffled anew.
       data = data.repeat().skip(first_step // self.steps_per_element)
       data = _rows_of_this_worker(data, strategy)
     self._iterator: Iterator[Any] = iter(data)
@@ -137,7 +138,8 @@ class Batches:
     if length < 1 or is_function:
       raise ValueError(
         '`steps_per_epoch` must be given if `data` is a function, or a dataset '
-        'without end or of unknown length; got None. It counts batches.'
+        'of infinite or unknown length; got None. Pass the number of batches '
+        'in an epoch.'
       )
     return length * self.steps_per_element
 
@@ -148,8 +150,8 @@ class Batches:
       values = [next(self._iterator) for _ in range(number)]
     except StopIteration:
       raise ValueError(
-        '`data` must have a batch for every step of every epoch, but has '
-        'ended. Return `dataset.repeat()` from your function.'
+        '`data` must have a batch for every step of every epoch; got the end '
+        'of the data. Return `dataset.repeat()` from your function.'
       ) from None
     return per_replica(self._strategy, values)
 

@@ -1,4 +1,4 @@
-"""A network for the control variate of RELAX."""
+"""Defines a network for the control variate of RELAX."""
 
 from typing import Any
 
@@ -40,7 +40,8 @@ class ControlVariate(keras.layers.Layer):
       units: Python `int`, the size of each of the two hidden layers.
       **kwargs: Arguments of `keras.Layer`.
     """
-    # It is trained on a squared gradient, which overflows in half precision.
+    # The training objective is a squared gradient, which would overflow in half
+    # precision.
     kwargs.setdefault('dtype', 'float32')
     super().__init__(**kwargs)
     self.sizes = (input_size, atom_size, units)

@@ -10,7 +10,7 @@ __all__ = ['prepare_dataset']
 def prepare_dataset(
   dataset: tf.data.Dataset, *, steps_per_call: int = 1
 ) -> tf.data.Dataset:
-  """Makes a dataset of batches as fast in `fit` as in a bare loop.
+  """Makes `fit` read a dataset of batches as fast as a bare loop does.
 
   * The autotuner of `tf.data` is switched off. Keras makes an iterator for each
     epoch and for each evaluation, and deleting it waits for the autotuner,
@@ -65,7 +65,7 @@ def prepare_dataset(
         '`batch(..., drop_remainder=True)`.'
       )
     length = int(dataset.cardinality())
-    # Stacks of a static size can be counted, and compile once.
+    # Stacks of a static size can be counted, and need only one compilation.
     is_even = length == tf.data.INFINITE_CARDINALITY or (
       length > 0 and length % steps_per_call == 0
     )

@@ -1,4 +1,4 @@
-"""A variational autoencoder with discrete latent variables."""
+"""Defines a variational autoencoder with discrete latent variables."""
 
 from collections.abc import Sequence
 import math
@@ -22,7 +22,7 @@ __all__ = ['DiscreteVAE']
 
 tfd = tfp.distributions
 
-_MOST_CODES = 2**16  # decoded at once for an exact gradient
+_MOST_CODES = 2**16  # The most codes to decode at once for an exact gradient.
 
 
 @keras.saving.register_keras_serializable('tfp_rb')
@@ -256,7 +256,7 @@ class DiscreteVAE(EstimatorModel):
     log(1 / M  sum_i p(x, z_i) / q(z_i | x)),   z_1, ..., z_M from q(z | x)
     ```
 
-    Its mean rises with `M`. All codes are decoded at once, `M * B` of them.
+    Its mean rises with `M`. All `M * B` codes are decoded at once.
 
     Args:
       images: `Tensor` of shape `[B, num_pixels]`, values from 0 to 1.
@@ -305,7 +305,7 @@ class DiscreteVAE(EstimatorModel):
     batch = data if isinstance(data, tuple) else (data,)
     pixel_seed, draw_seed = random.split_seed(self._test_seed(batch[0]), n=2)
     images = self._pixels(batch, pixel_seed)
-    # One draw per image, whose mean is the bound for every estimator.
+    # Use one draw per image. Its mean is the bound, whichever the estimator.
     bound = self.importance_bound(images, num_samples=1, seed=draw_seed)
     self._nelbo_metric.update_state(-bound)
     return {self._nelbo_metric.name: self._nelbo_metric.result()}
@@ -320,11 +320,11 @@ class DiscreteVAE(EstimatorModel):
   def _pixels(
     self, batch: tuple[tf.Tensor, ...], seed: StatelessSeed
   ) -> tf.Tensor:
-    """Returns the images of a batch, which integers are the means of."""
+    """Returns the images of a batch. Integer images are binarized first."""
     if len(batch) != 1:
       raise ValueError(
-        f'The data must be images alone; got {len(batch)} elements in each '
-        'batch. Pass a `tf.data.Dataset` of images.'
+        f'The data must consist of images only; got {len(batch)} elements in '
+        'each batch. Pass a `tf.data.Dataset` of images.'
       )
     images = tf.convert_to_tensor(batch[0])
     self._check(images)
@@ -345,7 +345,7 @@ class DiscreteVAE(EstimatorModel):
 
   @property
   def _log_num_codes(self) -> float:
-    """The log of the number of codes, each of which is as probable."""
+    """The log of the number of codes, all of which are equally probable."""
     num_variables, num_values = (*self.code_shape, 2)[:2]
     return num_variables * math.log(num_values)
 
@@ -353,7 +353,7 @@ class DiscreteVAE(EstimatorModel):
     """Returns the logits of the pixels, `[..., num_pixels]`."""
     codes = tf.cast(codes, self.compute_dtype)
     shape = shapes.as_list(codes)[: -len(self.code_shape)]
-    # As a matrix: networks of any kind take it, and it is the fastest form.
+    # Pass a matrix, which networks of any kind accept and which is fastest.
     logits = self.decoder(tf.reshape(codes, [-1, math.prod(self.code_shape)]))
     return tf.reshape(logits, [*shape, self.num_pixels])
 

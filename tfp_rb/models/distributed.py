@@ -1,4 +1,4 @@
-"""Training and evaluation on several devices and machines."""
+"""Trains and evaluates models on several devices and machines."""
 
 from collections.abc import Callable, Sequence
 import os
@@ -36,7 +36,7 @@ def distributed_fit(
   """Trains a model on the devices and machines of its strategy.
 
   Keras 3 cannot `fit` a model on several machines (keras issue 20585). This
-  function runs the model's own training step by `strategy.run` instead. The
+  function runs the model's own training step with `strategy.run` instead. The
   same call serves `tf.distribute.MultiWorkerMirroredStrategy`,
   `tf.distribute.MirroredStrategy` and a single device without a strategy. Make
   and compile the model, its estimator and its optimizers inside
@@ -45,8 +45,8 @@ def distributed_fit(
   In each step every replica computes the gradient of its own batch, the
   replicas exchange the sum, and all apply the same update, so their weights
   stay equal to the last digit. The loss is the mean over the replicas, which
-  is that of the global batch. Replicas draw with different seeds, which follow
-  from `model.seed`, the step and the number of the replica. A budget of
+  equals the mean over the global batch. Replicas use different seeds, which
+  follow from `model.seed`, the step and the number of the replica. A budget of
   `tfp_rb.pooled` is allocated among the rows of each replica.
 
   With `directory`, a checkpoint is written at the end of every epoch, and a
@@ -54,7 +54,7 @@ def distributed_fit(
   killed, the others raise `tf.errors.UnavailableError`, or wait if its machine
   no longer answers. End them and start all workers again: the run ends with the
   same weights as if it had not been stopped. For this, `data` must return the
-  same batches again: pass `seed` to `shuffle`, and make the dataset anew.
+  same batches again: pass `seed` to `shuffle`, and create a new dataset.
 
   #### Examples
 
@@ -87,16 +87,17 @@ def distributed_fit(
 
   Args:
     model: A compiled `EstimatorModel`.
-    data: One of two. A `tf.data.Dataset` of global batches, the same in every
-      worker: each replica gets an equal part of the rows of each batch, and a
-      finite dataset is repeated. Or a function of `(input_context,
-      first_step)` that returns the dataset of this worker: batches for one
-      replica, from step `first_step` on, all of the same size.
-      `input_context` is a `tf.distribute.InputContext`. A dataset reads the
-      batches that a resumed run skips; a function need not. Stacks of batches
-      are accepted as in `fit`; on several replicas they are taken apart.
-    epochs: Python `int`, the number of epochs in all, those of a resumed run
-      included.
+    data: A `tf.data.Dataset` of global batches, or a function. The dataset must
+      be the same in every worker: each replica gets an equal part of the rows
+      of each batch, and a finite dataset is repeated. The function takes
+      `(input_context, first_step)` and returns the dataset of this worker:
+      batches for one replica, from step `first_step` on, all of the same size.
+      `input_context` is a `tf.distribute.InputContext`. A resumed run reads and
+      skips the earlier batches of a dataset; a function does not have to
+      produce them. Stacks of batches are accepted as in `fit`; on several
+      replicas they are split into batches.
+    epochs: Python `int`, the total number of epochs, including those before a
+      run was resumed.
     steps_per_epoch: Python `int`, the number of batches in an epoch. Default:
       the length of the dataset. Required with a function.
     validation_data: `tf.data.Dataset` for `distributed_evaluate`, after every
@@ -107,10 +108,10 @@ def distributed_fit(
     max_to_keep: Python `int`, the number of checkpoints to keep.
     callbacks: List of Keras callbacks. They run in every worker, with the
       metrics of all replicas at the end of an epoch and none after a batch. A
-      callback that saves the model must run in every worker, with another path
-      in each, because saving reads variables of all replicas. One that writes
-      nothing but metrics may be passed in the chief only. What callbacks
-      remember is not part of a checkpoint.
+      callback that saves the model must run in every worker, with a different
+      path in each, because saving reads variables of all replicas. A callback
+      that only writes metrics may be passed in the chief only. Checkpoints do
+      not contain the state of callbacks.
     verbose: 0 is silent, 1 shows a progress bar, 2 prints a line for each
       epoch; in the chief only.
 
@@ -166,8 +167,8 @@ def distributed_fit(
       if model.stop_training:
         break
     if epochs > 0:
-      # As in `fit`: with `use_ema`, the averages replace the weights. The
-      # checkpoints hold both, so that a resumed run goes on from the weights.
+      # As in `fit`, the averages replace the weights with `use_ema`. The
+      # checkpoints hold both, so that a resumed run continues from the weights.
       model.optimizer.finalize_variable_values(model.trainable_variables)
     caller.on_train_end(logs)
   return model.history
@@ -178,8 +179,8 @@ def distributed_evaluate(
 ) -> dict[str, float]:
   """Evaluates a model on the devices and machines of its strategy.
 
-  The replicas evaluate different batches. The metrics are those of all
-  batches, as in `evaluate` on a single device.
+  The replicas evaluate different batches. The metrics cover all batches, as in
+  `evaluate` on a single device.
 
   #### Examples
 
@@ -213,7 +214,7 @@ def distributed_evaluate(
 def _check_variables(
   model: EstimatorModel, strategy: tf.distribute.Strategy
 ) -> None:
-  """Raises unless all variables of a run exist, and on every replica."""
+  """Raises unless all variables of a run exist on every replica."""
   if getattr(model, 'optimizer', None) is None:
     raise ValueError(
       '`model` must be compiled; got a model without an optimizer. Call '
@@ -263,12 +264,12 @@ def _train_epoch(
 
 
 def _results(model: EstimatorModel, names: list[str]) -> dict[str, float]:
-  # Read outside of a replica, the states of all replicas are added up.
+  # Reading a metric outside of a replica adds up the states of all replicas.
   return {m.name: float(m.result()) for m in model.metrics if m.name in names}
 
 
 class _TestFunction:
-  """Evaluates a model, a batch on each replica."""
+  """Evaluates a model, with one batch on each replica."""
 
   def __init__(self, model: EstimatorModel) -> None:
     self._model = model
@@ -286,13 +287,14 @@ class _TestFunction:
       if len(waiting) == num_replicas:
         names, waiting = self._batches(waiting, num_replicas), []
     if waiting:
-      # All replicas have to take part in what an estimator exchanges.
+      # Estimators may exchange Tensors, so every replica needs a batch.
       number = len(waiting)
       waiting += waiting[-1:] * (num_replicas - number)
       names = self._batches(waiting, number)
     if not names:
       raise ValueError(
-        'The data of an evaluation must have at least one batch; got none.'
+        '`data` must have at least one batch for an evaluation; got none. Pass '
+        'a dataset that is not empty.'
       )
     return _results(self._model, names)
 
@@ -301,12 +303,12 @@ class _TestFunction:
 
     Args:
       batches: List of batches.
-      num_counted: Python `int`, how many of them enter the metrics.
+      num_counted: Python `int`, the number of batches that the metrics count.
 
     Returns:
       names: The names of the metrics.
     """
-    # The step may have found a metric that it had to know in advance.
+    # The last step may have added a metric, so trace the function again.
     if self._num_metrics != len(self._model.metrics):
       self._compiled = tf.function(
         self._run, autograph=False, reduce_retracing=True

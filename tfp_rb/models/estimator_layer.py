@@ -1,4 +1,4 @@
-"""A Keras layer that holds an estimator and saves its variables."""
+"""Defines a Keras layer that holds an estimator and saves its variables."""
 
 from typing import Any
 
@@ -12,12 +12,12 @@ __all__ = ['EstimatorLayer']
 
 
 class _SharedVariable(keras.Variable):
-  """A `tf.Variable` that Keras treats like one of its own."""
+  """Wraps a `tf.Variable`, so that Keras treats it as one of its own."""
 
   def __init__(self, variable: tf.Variable) -> None:
     self._shared = variable
     super().__init__(
-      tf.zeros_like,  # not called, see `_initialize`
+      tf.zeros_like,  # Never called, because `_initialize` is overridden.
       shape=variable.shape,
       dtype=variable.dtype.name,
       trainable=variable.trainable,
@@ -30,7 +30,7 @@ class _SharedVariable(keras.Variable):
     self._value = self._shared
 
 
-# So that Keras' own functions read and write our estimators, too.
+# Register the estimators, so that Keras' own functions can save and load them.
 for _name, _kind in REGISTRY.items():
   if _name.startswith('tfp_rb>'):
     keras.saving.register_keras_serializable('tfp_rb')(_kind)
@@ -86,13 +86,13 @@ class EstimatorLayer(keras.layers.Layer):
 
   @property
   def estimator_variables(self) -> list[tf.Variable]:
-    """Is replaced by `trainable_variables`."""
-    # An error, because code that adds these variables to those of the model
-    # would now train each of them twice.
+    """Raises: `trainable_variables` replaces this property."""
+    # Raise an error, because code that adds these variables to those of the
+    # model would now train each of them twice.
     raise AttributeError(
       '`estimator_variables` was removed in version 0.2: the '
       '`trainable_variables` of the model contain the variables of the '
-      'estimator. Use those of this layer for an optimizer of their own.'
+      'estimator. For a separate optimizer, use those of this layer.'
     )
 
   @property
@@ -130,15 +130,15 @@ class EstimatorLayer(keras.layers.Layer):
 
   def save_own_variables(self, store: Any) -> None:
     for i, variable in enumerate(self.estimator.variables):
-      store[str(i)] = variable.numpy()  # also of a mirrored one
+      store[str(i)] = variable.numpy()  # This also works if it is mirrored.
 
   def load_own_variables(self, store: Any) -> None:
     variables = self.estimator.variables
     if len(store.keys()) != len(variables):
       raise ValueError(
         f'The file must hold the {len(variables)} variables of '
-        f'{self.estimator!r}; got {len(store.keys())}. Build the model with '
-        'the estimator it was saved with.'
+        f'{self.estimator!r}; got {len(store.keys())}. Make the model with the '
+        'estimator with which it was saved.'
       )
     for i, variable in enumerate(variables):
       variable.assign(store[str(i)])

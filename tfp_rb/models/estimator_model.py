@@ -1,4 +1,4 @@
-"""The base class of Keras models with a discrete latent variable."""
+"""Defines the base class of Keras models with a discrete latent variable."""
 
 from collections.abc import Mapping
 import inspect
@@ -34,11 +34,11 @@ class EstimatorModel(keras.Model):
     and temperature of `RELAX`, a `Learned` baseline) are trained and saved with
     the model.
   * Each step draws with its own seed, which follows from `seed` and the number
-    of steps so far. A run that is resumed ends as if it had not been stopped
-    if it reads the same batches. With `BackupAndRestore`, Keras starts the
-    dataset anew, so a `shuffle` that differs from epoch to epoch (its default)
-    repeats the order of the first epochs. `distributed_fit` with a `directory`
-    skips the batches that were read.
+    of steps so far. If a resumed run reads the same batches, it ends with the
+    same weights as an uninterrupted run. With `BackupAndRestore`, Keras begins
+    the dataset again, so a `shuffle` that differs from epoch to epoch (its
+    default) repeats the order of the first epochs. `distributed_fit` with a
+    `directory` skips the batches that were already read.
   * `predict` and `export` use the method `call`, which you may define.
   * `get_config` returns the arguments of the subclass' constructor, so models
     are saved to and loaded from `.keras` files without further code. Register
@@ -47,12 +47,12 @@ class EstimatorModel(keras.Model):
   `tfp_rb.models.prepare_dataset` makes a dataset that `fit` reads at full
   speed, and stacks its batches. Class attributes make training faster:
 
-  * `batch_rank`, the rank of the first Tensor of a batch. With it `fit` also
-    takes several batches at once, stacked along a new first dimension. These
-    steps run inside one compiled call, which takes half the time on a CPU if a
-    step takes a few milliseconds. Set `loops_over_stacks = False` if the model
-    has convolutions: XLA runs them about ten times slower inside a loop on a
-    CPU. `fit` then takes the batches of a stack one by one.
+  * `batch_rank`, the rank of the first Tensor of a batch. If you set it, `fit`
+    also takes several batches at once, stacked along a new first dimension.
+    These steps run inside one compiled call, which takes half the time on a CPU
+    if a step takes a few milliseconds. Set `loops_over_stacks = False` if the
+    model has convolutions: XLA runs them about ten times slower inside a loop
+    on a CPU. `fit` then takes the batches of a stack one by one.
   * `metric_names`, the names that `compute_step_loss` returns, by default
     `('loss',)`. Keras traces the first step a second time for other names.
 
@@ -93,7 +93,7 @@ class EstimatorModel(keras.Model):
 
   def __new__(cls, *args: Any, **kwargs: Any) -> 'EstimatorModel':
     model = super().__new__(cls, *args, **kwargs)
-    # For `get_config`. Keras itself records only plain arguments of layers.
+    # Record the arguments for `get_config`: Keras records only plain ones.
     signature = inspect.signature(cls.__init__)
     model._arguments = signature.bind(None, *args, **kwargs)
     model._arguments.apply_defaults()
@@ -141,7 +141,8 @@ class EstimatorModel(keras.Model):
         `'loss'`. Each entry becomes a metric of that name.
     """
     raise NotImplementedError(
-      f'`{type(self).__name__}` must define `compute_step_loss`.'
+      f'`{type(self).__name__}` must define `compute_step_loss`; got a class '
+      'without it. Return the loss of one batch there.'
     )
 
   @property
@@ -162,13 +163,14 @@ class EstimatorModel(keras.Model):
 
   @built.setter
   def built(self, value: bool) -> None:
-    # Keras sets it when a model is called, which builds some layers only.
+    # Ignore the value. Keras sets it when a model is called, although a call
+    # may build only some of the layers.
     del value
 
   @property
   def trainable_variables(self) -> list[keras.Variable]:
-    # Those of the estimator come last, as in files of version 0.1. Optimizers
-    # of Keras find the moving average of a variable by its position.
+    # Put the estimator's variables last, as in files of version 0.1. Keras
+    # optimizers find the moving average of a variable by its position.
     own = self.estimator_layer.trainable_variables
     numbers = {id(v) for v in own}
     found = super().trainable_variables
@@ -180,7 +182,7 @@ class EstimatorModel(keras.Model):
 
   @property
   def metrics(self) -> list[keras.Metric]:
-    # Keras has a tracker of the loss, too, which ours replaces.
+    # Our tracker of the loss replaces the one of Keras.
     own = self._trackers.by_name
     others = [m for m in super().metrics if m.name not in own]
     return [*own.values(), *others]
@@ -188,7 +190,7 @@ class EstimatorModel(keras.Model):
   def step_metrics(
     self, batch: tuple[tf.Tensor, ...], seed: StatelessSeed
   ) -> dict[str, tf.Tensor]:
-    """Returns the loss of one batch, and what else the model reports.
+    """Returns the loss of one batch, and the other scalars to report.
 
     Args:
       batch: Tuple of `Tensor`s, one batch of the data that `fit` takes.
@@ -203,7 +205,7 @@ class EstimatorModel(keras.Model):
     if 'loss' not in found:
       raise ValueError(
         '`compute_step_loss` must return a scalar, or a dictionary with the '
-        f"key 'loss'; got the keys {sorted(found)}."
+        f"key 'loss'; got the keys {sorted(found)}. Add `'loss'`."
       )
     for name, value in found.items():
       found[name] = value = tf.convert_to_tensor(value)
@@ -241,12 +243,12 @@ class EstimatorModel(keras.Model):
     for name in ('loss', 'loss_weights', 'metrics', 'weighted_metrics'):
       if kwargs.get(name) is not None:
         raise ValueError(
-          f'`{name}` must not be given; got {kwargs[name]!r}. The loss and the '
-          'metrics of this model are what `compute_step_loss` returns.'
+          f'`{name}` must not be given; got {kwargs[name]!r}. Return the loss '
+          'and the metrics of this model from `compute_step_loss`.'
         )
     strategy = self.distribute_strategy
     num_replicas = strategy.num_replicas_in_sync
-    self._loss_share = 1.0 / num_replicas  # the optimizer sums over replicas
+    self._loss_share = 1.0 / num_replicas  # The optimizer sums over replicas.
     self._gradients = self._plain_gradients
     if num_replicas > 1 or isinstance(
       strategy, tf.distribute.MultiWorkerMirroredStrategy
@@ -287,7 +289,7 @@ class EstimatorModel(keras.Model):
         )
 
   def _check_layers(self) -> None:
-    """Raises unless all variables exist, which the optimizer has to know."""
+    """Raises unless all variables exist; the optimizer must know them."""
     names = [layer.name for layer in self.layers if not layer.built]
     if names:
       raise ValueError(
@@ -324,8 +326,8 @@ class EstimatorModel(keras.Model):
       if self.serving_signature is None:
         raise ValueError(
           '`input_signature` must be given for a model that was not trained, '
-          'which has not seen its inputs; got None. Call `fit` first, or pass '
-          'a list with one `tf.TensorSpec`.'
+          'because the shape of its inputs is unknown; got None. Call `fit` '
+          'first, or pass a list with one `tf.TensorSpec`.'
         )
       call.arguments['input_signature'] = [self.serving_signature]
     super().export(*call.args, **call.kwargs)
@@ -338,8 +340,7 @@ class EstimatorModel(keras.Model):
     if self.batch_rank is not None and rank is None:
       raise ValueError(
         'All batches must have the same rank after `compile`; got batches of '
-        'several ranks, for which Keras traces one step of unknown rank. Call '
-        '`compile` again.'
+        'different ranks. Call `compile` again before you change the rank.'
       )
     if self.batch_rank is not None and rank == self.batch_rank + 1:
       names = self._train_on_stack(batch)
@@ -364,8 +365,8 @@ class EstimatorModel(keras.Model):
       names[:] = self._train_on_batch(tuple(tf.gather(x, i) for x in stack))
       return (i + 1,)
 
-    # On a CPU this takes half the time of as many calls, since the variables
-    # stay inside the loop.
+    # On a CPU this takes half as long as the same number of calls, because the
+    # variables stay inside the loop.
     tf.while_loop(
       lambda i: i < num_batches,
       body,
@@ -376,7 +377,8 @@ class EstimatorModel(keras.Model):
 
   def _train_on_batch(self, batch: tuple[tf.Tensor, ...]) -> list[str]:
     """Makes one step, and returns the names of its metrics."""
-    # The number of steps is saved, so a resumed run draws as if not stopped.
+    # The number of steps is saved, so a resumed run makes the same draws as an
+    # uninterrupted one.
     gradients, values = self._gradients(batch, self._seed(self.step))
     for (optimizer, variables), group in zip(
       self._variable_groups, gradients, strict=True
@@ -388,7 +390,8 @@ class EstimatorModel(keras.Model):
     self, batch: tuple[tf.Tensor, ...], seed: StatelessSeed
   ) -> Any:
     """Returns a list of gradients for each optimizer, and the metrics."""
-    # Not 1 in float16 only, where Keras' optimizer divides by it.
+    # The scale differs from 1 only in float16, where Keras' optimizer divides
+    # the gradient by it.
     scale = self.optimizer.scale_loss(tf.constant(1.0))
     self._batch_signature = tf.TensorSpec(
       [None, *batch[0].shape[1:]], batch[0].dtype
@@ -399,7 +402,7 @@ class EstimatorModel(keras.Model):
     groups = [variables for _, variables in self._variable_groups]
     gradients = tape.gradient(own_share, groups)
     if isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer):
-      # It also skips a step that overflows, until it has found its scale.
+      # Keras' optimizer skips steps that overflow until it has found a scale.
       gradients[1:] = [
         [tf.math.multiply_no_nan(g / scale, _is_finite(g)) for g in group]
         for group in gradients[1:]
@@ -407,7 +410,7 @@ class EstimatorModel(keras.Model):
     return gradients, values
 
   def _seed(self, step: int | tf.Tensor) -> tf.Tensor:
-    """Returns the seed of a training step, another one on each replica."""
+    """Returns the seed of a training step, a different one on each replica."""
     replica = tf.distribute.get_replica_context()
     number = 0 if replica is None else replica.replica_id_in_sync_group
     return tf.stack([self.seed + 1_000_003 * number, step])
@@ -433,19 +436,19 @@ class EstimatorModel(keras.Model):
     return tf.stack([self.seed, -1 - total])
 
   def _check_one_worker(self, method: str, instead: str) -> None:
-    # Keras reads one value per worker as if it were a Tensor, and fails
-    # (https://github.com/keras-team/keras/issues/20585).
+    # With several workers, Keras fails because it reads one value per worker as
+    # if it were a Tensor (https://github.com/keras-team/keras/issues/20585).
     number = num_workers(self.distribute_strategy)
     if number > 1:
       raise RuntimeError(
-        f'`{method}` of Keras requires a single worker; got a strategy with '
+        f'`{method}` of Keras must run on a single worker; got a strategy with '
         f'{number} workers. Call `tfp_rb.models.{instead}(model, data)` in '
         'every worker instead.'
       )
 
   def evaluate(self, *args: Any, **kwargs: Any) -> Any:
     self._check_one_worker('evaluate', 'distributed_evaluate')
-    # Keras 3.12 returns Tensors where a model has more metrics than it tests.
+    # Keras 3.12 returns Tensors if a model has metrics without a test value.
     found = super().evaluate(*args, **kwargs)
     as_number = lambda x: float(x) if tf.is_tensor(x) else x
     return tf.nest.map_structure(as_number, found)
@@ -464,7 +467,7 @@ class EstimatorModel(keras.Model):
       else:
         config[parameter.name] = given[parameter.name]
     if 'estimator' in config and config['estimator'] is None:
-      config['estimator'] = self.estimator  # the default may change one day
+      config['estimator'] = self.estimator  # The default may change one day.
     return {name: _serialize(value, name) for name, value in config.items()}
 
   @classmethod
@@ -503,5 +506,5 @@ def _as_tuple(data: Any) -> tuple[tf.Tensor, ...]:
 
 
 def _is_finite(x: tf.Tensor) -> tf.Tensor:
-  """1 if all entries are finite, else 0."""
+  """Returns 1 if all entries are finite, else 0."""
   return tf.cast(tf.reduce_all(tf.math.is_finite(x)), x.dtype)

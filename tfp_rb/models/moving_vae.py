@@ -1,4 +1,4 @@
-"""The autoencoder with hard attention of section 5.4 of the paper."""
+"""Defines the autoencoder with hard attention of section 5.4 of the paper."""
 
 import functools
 import numbers
@@ -47,7 +47,7 @@ class MovingVAE(EstimatorModel):
   constant.
 
   `f` is called once and gathers the windows at all locations that the estimator
-  asks for. Outside of the window, the likelihood depends only on the number of
+  chooses. Outside of the window, the likelihood depends only on the number of
   lit pixels.
 
   `fit` takes a dataset of digits `[B, window, window]` with values from 0 to
@@ -124,7 +124,7 @@ class MovingVAE(EstimatorModel):
     """
     if estimator is None:
       estimator = rao_blackwellize(REINFORCE(IndependentSample()), num_summed=5)
-    # Four convolutions of 3 by 3 must leave something.
+    # Four convolutions of 3 by 3 must leave at least one pixel.
     frame = check_int(frame, 'frame', minimum=9)
     window = check_int(window, 'window', minimum=1)
     if window > frame:
@@ -155,7 +155,7 @@ class MovingVAE(EstimatorModel):
     super().__init__(estimator, seed=seed, **kwargs)
     self.frames = Frames(frame, window)
     self.entropy_weight, self.epsilon = entropy_weight, epsilon
-    # Without a warm start much depends on the start: it is the authors'.
+    # Use the authors' initialization: without a warm start, much depends on it.
     self.convolutions = Convolutions(frame, (channels,) * 3 + (1,))
     network = functools.partial(MLP, activation='tanh', uniform=True)
     self.attention = network(self.convolutions.output_size**2, (), frame**2)
@@ -195,7 +195,7 @@ class MovingVAE(EstimatorModel):
       weights, size = locations, self.frames.num_locations
       locations = tf.argmax(weights, axis=-1, output_type=tf.int32)
       windows = self.frames.windows(frames, locations)
-      # The encoder sees a mixture; the decoder's image has one place.
+      # The encoder sees a mixture of windows, but the decoder needs one place.
       seen = self.frames.soft_windows(
         frames, tf.ensure_shape(weights, [None, None, size])
       )
@@ -216,10 +216,11 @@ class MovingVAE(EstimatorModel):
     logits: tf.Tensor,
   ) -> tf.Tensor:
     """Returns minus the log-likelihood of the whole frame."""
-    # Pixels are 0 or 1, so one of the two logarithms is enough.
+    # Pixels are 0 or 1, so each needs only one of the two logarithms.
     probs = tf.sigmoid((2.0 * windows - 1.0) * logits)
     likelihood = inside * tf.math.log(probs + self.epsilon)
-    # Elsewhere the mean is 0, and only the number of lit pixels counts.
+    # Outside of the window the mean is 0, and only the number of lit pixels
+    # matters.
     num_lit = tf.reduce_sum(frames, axis=[-2, -1])
     lit = num_lit - tf.reduce_sum(windows, axis=-1)
     unlit = self.frames.num_locations - num_lit

@@ -1,4 +1,4 @@
-"""The semi-supervised variational autoencoder of section 5.3 of the paper."""
+"""Defines the semi-supervised autoencoder of section 5.3 of the paper."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,7 +24,7 @@ tfd = tfp.distributions
 
 @keras.saving.register_keras_serializable('tfp_rb')
 class SemiSupervisedVAE(EstimatorModel):
-  """A variational autoencoder for images of which a few have labels.
+  """A variational autoencoder for images, only a few of which have labels.
 
   ```none
   p(y) = 1 / K,  p(z) = N(0, I),  p(x | y, z) = Bernoulli(decoder(y, z))
@@ -39,7 +39,7 @@ class SemiSupervisedVAE(EstimatorModel):
   ```
 
   `estimator` gives the gradient of the expectation over the label; the entropy
-  is exact. `f` is called once with all labels that the estimator asks for, and
+  is exact. `f` is called once with all labels that the estimator chooses, and
   the part of the encoder that depends on the image alone is computed once per
   image.
 
@@ -120,8 +120,8 @@ class SemiSupervisedVAE(EstimatorModel):
       )
     if not hidden_units:
       raise ValueError(
-        '`hidden_units` must name at least one layer, in which image and label '
-        'meet; got none. Pass, for example, `(128,)`.'
+        '`hidden_units` must name at least one layer, because the first one '
+        'combines image and label; got none. Pass, for example, `(128,)`.'
       )
     super().__init__(estimator, seed=seed, **kwargs)
     self.latent_dim, self.num_classes = latent_dim, num_classes
@@ -224,7 +224,7 @@ class SemiSupervisedVAE(EstimatorModel):
     if estimator is None:
       estimator = self.estimator.at_step(step)
     atom_seed, noise_seed, labeled_seed = random.split_seed(seed, n=3)
-    # One product of matrices for all images.
+    # Compute all images in one matrix product.
     size = shapes.leading(unlabeled)
     images = tf.concat([unlabeled, labeled], axis=0)
     log_probs, image_part = self(images), self.encoder_input.of_first(images)
@@ -236,7 +236,7 @@ class SemiSupervisedVAE(EstimatorModel):
 
     of_unlabeled = expectation(
       f,
-      # One-hot in floating point: for estimators that relax as well.
+      # Estimators that relax the label need one-hot vectors in floating point.
       tfd.OneHotCategorical(logits=log_probs, dtype=tf.float32),
       estimator.bind(unlabeled),
       seed=atom_seed,
@@ -267,7 +267,7 @@ class SemiSupervisedVAE(EstimatorModel):
     self._check(unlabeled, None, 'unlabeled')
     self._check(labeled, labels, 'labeled', 'labels')
     draw_seed, pixel_seed = random.split_seed(seed, n=2)
-    # One call for all pixels, which saves a few percent of a step.
+    # One call for all pixels saves a few percent of a step.
     size = shapes.leading(unlabeled)
     images = binarize(tf.concat([unlabeled, labeled], axis=0), pixel_seed)
     unlabeled, labeled = images[:size], images[size:]
@@ -300,7 +300,7 @@ class SemiSupervisedVAE(EstimatorModel):
       raise ValueError(
         f'`{name_of_labels}` must be integers of shape [batch], one for each '
         f'image; got {labels.dtype.name} of shape {labels.shape} for images of '
-        f'shape {images.shape}.'
+        f'shape {images.shape}. Cast or reshape them.'
       )
 
   def predict_step(self, data: tf.Tensor | tuple[tf.Tensor, ...]) -> tf.Tensor:
@@ -315,8 +315,8 @@ class SemiSupervisedVAE(EstimatorModel):
   ) -> dict[str, tf.Tensor]:
     if not isinstance(data, tuple) or len(data) != 2:
       raise ValueError(
-        '`evaluate` needs pairs (images, labels); got batches of the form '
-        f'{data!r}. Pass a `tf.data.Dataset` of pairs.'
+        'The data of `evaluate` must be pairs (images, labels); got batches of '
+        f'the form {data!r}. Pass a `tf.data.Dataset` of pairs.'
       )
     images, labels = data
     self._check(images, labels, 'images', 'labels')
@@ -337,7 +337,7 @@ class SemiSupervisedVAE(EstimatorModel):
   def generate(
     self, labels: TensorLike, z: TensorLike | None = None, seed: Seed = None
   ) -> tf.Tensor:
-    """Returns images of given labels, the means of their pixels.
+    """Returns images of given labels: the means of their pixels.
 
     Args:
       labels: Integers of shape `[n]`, or one integer.
@@ -368,7 +368,8 @@ class SemiSupervisedVAE(EstimatorModel):
     codes: tf.Tensor = tf.cast(z, tf.float32)
     if codes.shape[-1] != self.latent_dim or codes.shape.rank != 2:
       raise ValueError(
-        f'`z` must have shape [n, {self.latent_dim}]; got {codes.shape}.'
+        f'`z` must have shape [n, {self.latent_dim}]; got {codes.shape}. '
+        'Reshape it, or leave it out to draw from the prior.'
       )
     return tf.sigmoid(self._decode(codes, labels))
 

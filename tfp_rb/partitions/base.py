@@ -13,8 +13,8 @@ from tfp_rb.partitions.relaxation import Relaxation
 
 __all__ = ['Partition', 'SiteGroup']
 
-# `excluding` lists the whole support of a family that does not override it. A
-# support with more values than this is refused.
+# The largest support that `excluding` lists for a family that does not override
+# it. For a larger support it raises an error.
 _MOST_LISTED = 2**16
 
 
@@ -39,9 +39,9 @@ class Partition:
 
   Attributes:
     values: `Tensor` of shape `[k] + batch_shape + event_shape`: distinct, most
-      probable first. Ties go to the lowest value; in a chain, to the first path
-      in lexicographic order; in a product, to the value that departs from the
-      best one at the later sites.
+      probable first. Among equally probable values, the lowest comes first; in
+      a chain, the first path in lexicographic order; in a product, the value
+      that differs from the best one at later sites.
     log_weights: `Tensor` of shape `[k] + batch_shape`, `log q(value)`.
     log_rest: `Tensor` of `batch_shape`, log of the mass of all other values.
     batch_shape: List, the batch shape: a Python `int` for each dimension that
@@ -59,8 +59,8 @@ class Partition:
   distribution: Any = None  # `partition_of` sets it.
   num_uniforms: int | None = None
   num_sites: int | None = 1
-  # Whether `excluding` accepts values with a larger batch shape, which the
-  # result then has.
+  # Whether `excluding` accepts values with a larger batch shape. The result
+  # then has that batch shape.
   broadcasts: bool = False
   # Whether `best` costs much more than a draw, and `log_mode_weight` does not.
   is_search_costly: bool = False
@@ -113,7 +113,7 @@ class Partition:
   def replace(self: _Self, **changes: Any) -> _Self:
     """Returns a copy with some attributes changed."""
     # The copy is shallow, so all partitions of a distribution share its tables.
-    # Calling the constructor would pass over them again.
+    # The constructor would compute them again.
     result = copy.copy(self)
     vars(result).update(changes)
     return result
@@ -186,8 +186,9 @@ class Partition:
       values: `Tensor` of shape `[n] + batch_shape + event_shape`.
     """
     raise NotImplementedError(
-      f'The partition of `{self.name}` draws from a seed, not from uniforms. '
-      'Use `samplers.IID()`.'
+      '`sampler` must be `samplers.IID()` if a partition draws from a seed, as '
+      f'that of `{self.name}` does; got a sampler that uses uniforms. Use '
+      '`samplers.IID()`.'
     )
 
   @property
@@ -222,7 +223,7 @@ class Partition:
     return self.log_prob(values)
 
   def log_table(self) -> tuple[Any, tf.Tensor] | None:
-    """Returns the log-probabilities of all values, in an order that is known.
+    """Returns the log-probabilities of all values, in a known order.
 
     Returns:
       table: A description of the values, equal for families that list the same
@@ -267,7 +268,7 @@ class Partition:
   def nearest(self, values: tf.Tensor) -> tf.Tensor:
     """Returns the possible values that are nearest to given ones, if known.
 
-    `tfb.Shift` rounds: what is shifted there and back need not be the same.
+    `tfb.Shift` rounds: a value that is shifted forth and back may change.
 
     Args:
       values: `Tensor` of shape `[n] + batch_shape + event_shape`.
@@ -281,9 +282,9 @@ class Partition:
     """Returns the squared norm of the score, up to a constant factor."""
     if self._score_norm_fn is None:
       raise NotImplementedError(
-        f'`baselines.Optimal` needs the scores of `{self.name}`, but its '
-        'partition has no `score_norm`. Add it to the `Partition` that is '
-        'registered, or use `baselines.LeaveOneOut`.'
+        'The partition must have `score_norm` for `baselines.Optimal`; got a '
+        f'partition of `{self.name}` without it. Add it to the `Partition` '
+        'that you register, or use `baselines.LeaveOneOut`.'
       )
     return self._score_norm_fn(values)
 
@@ -293,7 +294,7 @@ class Partition:
     return self._of_user(self._function(self.distribution, num_summed))
 
   def _of_user(self, result: Any) -> 'Partition':
-    """Checks and completes the result of a function of the user."""
+    """Checks and completes the result of a user's function."""
     if not isinstance(result, Partition):
       raise TypeError(
         f'`{self._function.__name__}`, registered for `{self.name}`, must '
@@ -323,10 +324,10 @@ class Partition:
     if self.num_values is None or self.num_values > _MOST_LISTED:
       found = 'infinitely many' if self.num_values is None else self.num_values
       raise NotImplementedError(
-        f'Values other than the best cannot be excluded from `{self.name}`: '
-        f'its partition has no `excluding`, and its {found} values are too '
-        'many to list. Add `excluding` to the `Partition` that is registered, '
-        'or use `num_summed` and `samplers.IID()`.'
+        'The partition must have `excluding` to exclude values other than the '
+        f'best; got a partition of `{self.name}` without it, and its {found} '
+        'values are too many to list. Add it to the `Partition` that you '
+        'register, or use `num_summed` and `samplers.IID()`.'
       )
     return _Listed(self.best(self.num_values), values)
 
@@ -429,7 +430,7 @@ class _Listed(Partition):
 
   def rest_from_uniforms(self, u: tf.Tensor) -> tf.Tensor:
     rank = self.log_rest.shape.rank
-    # The search runs along the last axis: `batch_shape + [num_values]`.
+    # The search runs along the last axis of `batch_shape + [num_values]`.
     rows = tf.transpose(self._masses, [*range(1, rank + 1), 0])
     index = random.search_index(rows[tf.newaxis], u[..., 0])
     return shapes.take(self._every.values, index)

@@ -40,7 +40,7 @@ class BlockedTable:
       )
       self._parts.append(last[:, tf.newaxis])
     # This is a second pass over the table. Under XLA it is still faster than
-    # to wait for the maxima of the blocks. A slice of the output of `top_k`
+    # waiting for the maxima of the blocks. A slice of the output of `top_k`
     # would make XLA sort the table, which is about 100 times slower.
     self._highest = tf.stop_gradient(
       tf.reduce_max(table, axis=-1, keepdims=True)
@@ -62,12 +62,12 @@ class BlockedTable:
     return tf.stop_gradient(-self._log_sum)
 
   def _by_block(self, function):
-    """Reduces every block: `[rows, blocks]`."""
+    """Applies a reduction to every block, and returns `[rows, blocks]`."""
     return tf.concat([function(part) for part in self._parts], axis=-1)
 
   def _masses(self, part):
-    # Masses are relative to the largest, so that nothing overflows. An entry
-    # that underflows has a probability of 0 in this precision anyway.
+    # Masses are relative to the largest one, so that none overflows. An entry
+    # that underflows has probability 0 in this precision anyway.
     return tf.exp(part - self._highest[..., tf.newaxis])
 
   def _sum_of_masses(self, part):
@@ -82,7 +82,7 @@ class BlockedTable:
     return tf.exp(log_square - 2.0 * self._log_sum)
 
   def _take(self, block):
-    """Returns the entries of blocks `[rows, n]`: `[rows, n, block_size]`."""
+    """Returns the entries of blocks `[rows, n]` as `[rows, n, block_size]`."""
     whole = self._parts[0]
     last = whole.shape[1]
     # Gathering out of range raises an error in eager mode on a CPU.

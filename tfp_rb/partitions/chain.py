@@ -1,11 +1,11 @@
 """Partitions the paths of chains over a finite set of states.
 
 The `k` best paths are found by dynamic programming. The rest is a disjoint
-union of cells: take a prefix of a summed path and a state with which no summed
-path continues it. The cell holds all paths that begin so; its later states
-follow the chain. The mass of the rest is a sum of positive terms, never a
-difference, and a draw needs no rejection. Memory is linear in the number of
-steps.
+union of cells. Take a prefix of a summed path, and a state with which no summed
+path continues it. The cell holds all paths that begin with this prefix and this
+state; the later states follow the chain. The mass of the rest is a sum of
+positive terms, never a difference, and a draw needs no rejection. Memory is
+linear in the number of steps.
 """
 
 from typing import Any
@@ -105,11 +105,11 @@ class Chain(Partition):
     )
 
   def _best_of_list(self, num_summed):
-    """Finds the best paths in a list of all; ties as in `best_paths`."""
+    """Finds the best paths in a list of all, with ties as in `best_paths`."""
     num_states, num_steps = self._num_states, self._num_steps
     log_factors = tf.stop_gradient(self._log_factors)
     log_probs = log_factors[0, :, 0]
-    # At most as many rounds as a number of the list has digits.
+    # This loop has one round per step. A list this short has few steps.
     for t in range(1, num_steps):
       prefixes = tf.reshape(log_probs, [self._rows, -1, num_states, 1])
       log_probs = prefixes + log_factors[t][:, tf.newaxis]
@@ -162,7 +162,7 @@ class Chain(Partition):
     result.log_rest = tf.reshape(log_rest, self.batch_shape)
     result._complement = cylinders, continuations
     # One uniform chooses the cell, one the state that enters it, and one each
-    # later state. The first state is never one of these.
+    # of the later states, which never include the first state.
     result.num_uniforms = self._num_steps + 1
     return result
 
@@ -248,9 +248,9 @@ class Chain(Partition):
 class State(IntegerTable):
   """Partitions one state of a chain given the states before and after it.
 
-  The weights are those of the state given both. The `log_prob` is the factor of
-  the state given the one before it: the factor of the next state belongs to the
-  next site, and would be counted twice.
+  The weights are the probabilities given both neighbours. The `log_prob` is the
+  factor of the state given only the state before it: the factor of the next
+  state belongs to the next site, and would otherwise be counted twice.
   """
 
   def __init__(self, distribution, logits, own):
@@ -267,8 +267,9 @@ class State(IntegerTable):
 
   def excluding(self, values):
     raise NotImplementedError(
-      'States of a chain given their neighbours cannot be excluded. Use '
-      '`num_summed` and `samplers.IID()`.'
+      '`sampler` must be `samplers.IID()` for single states of a chain, '
+      'because given states cannot be excluded there. Use `num_summed` and '
+      '`samplers.IID()`.'
     )
 
   def _log_prob(self, values):

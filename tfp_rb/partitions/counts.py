@@ -27,9 +27,9 @@ def _float64(x):
 def _inside(parameter, *boundaries):
   """Stops the gradient at the boundary, where only one value is possible.
 
-  The derivative of its probability at the boundary balances those of impossible
-  values, at which `f` is never evaluated. Without them it would contribute a
-  multiple of `f` itself, so an offset of `f` would change the gradient.
+  At the boundary, the derivatives of all probabilities sum to 0, but `f` is
+  never evaluated at impossible values. The possible value alone would
+  contribute a multiple of `f`, so an offset of `f` would change the gradient.
 
   Args:
     parameter: `Tensor`.
@@ -121,7 +121,7 @@ def _large_poisson_tail(z, below, rate):
 
   Args:
     z: `Tensor` of non-negative values.
-    below: Boolean `Tensor`: true asks for `q(Z <= z)`, false for `q(Z > z)`.
+    below: Boolean `Tensor`, `True` for `q(Z <= z)` and `False` for `q(Z > z)`.
     rate: `Tensor`.
 
   Returns:
@@ -150,7 +150,7 @@ class NegativeBinomial(Window):
   def __init__(self, q):
     self._total_count = n = _float64(q.total_count)
     self._coin = _coin(q)
-    # If `total_count` is at most 1, the mass decreases from 0 on.
+    # If `total_count` is at most 1, the probabilities decrease from 0 on.
     mode = tf.floor((n - 1.0) * self._coin.probs / self._coin.failure)
     super().__init__(q, q.total_count, tf.where(n > 1.0, mode, 0.0))
 
@@ -218,7 +218,7 @@ class Binomial(Window):
     static_count = tf.get_static_value(tf.convert_to_tensor(q.total_count))
     num_values = None
     if static_count is not None:
-      # `initial` is for an empty batch, which has no maximum.
+      # An empty batch has no maximum, so it gets `initial`.
       num_values = int(np.max(static_count, initial=0)) + 1
     self._coin = _coin(q)
     self.highest = tf.broadcast_to(

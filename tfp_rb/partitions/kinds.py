@@ -1,7 +1,7 @@
 """Registers the kind of values of families that have no partition.
 
 A model may contain such a family: `vi.build_factored_surrogate_posterior`
-approximates its posterior by a family that has a partition.
+approximates its posterior with a family that has a partition.
 """
 
 import tensorflow_probability as tfp

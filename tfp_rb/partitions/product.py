@@ -235,7 +235,7 @@ class Product(Partition):
     return self._assemble(u[..., :num_own], unlisted)
 
   def _assemble(self, u, unlisted):
-    """Assembles joint values from drawn symbols and unlisted values.
+    """Builds joint values from drawn symbols and unlisted values.
 
     Args:
       u: `Tensor` of shape `[n] + batch_shape + [sites + 2]`, uniforms.
@@ -270,7 +270,7 @@ class Product(Partition):
     return tf.reduce_sum(self._sites.log_prob(values), self._axes)
 
   def expect_log_probs(self, other, scale, scale_of_other):
-    # A sum over the sites, if both are products of as many.
+    # If both are products of equally many sites, sum over the sites.
     if not isinstance(other, Product) or other._site_shape != self._site_shape:
       return None
     expected = self._sites.expect_log_probs(other._sites, scale, scale_of_other)

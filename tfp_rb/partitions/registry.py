@@ -116,7 +116,7 @@ _Function = TypeVar('_Function', bound=Callable[[Any, int], Partition])
 
 
 class RegisterPartition:
-  """Registers, as a decorator, how a class of distributions is partitioned.
+  """Decorates a function that partitions a class of distributions.
 
   The decorated function takes a distribution and a Python `int` `num_summed`
   and returns a `Partition` with the `num_summed` most probable values, or with
@@ -167,9 +167,9 @@ class RegisterPartition:
     distribution_class = plain_class(distribution_class)
     if _REGISTRY.get(distribution_class, _UNKNOWN).whole is not None:
       raise ValueError(
-        '`distribution_class` has a partition already: '
-        f'`{distribution_class.__name__.lstrip("_")}`. Register a subclass '
-        'instead.'
+        '`distribution_class` must not have a partition yet; got '
+        f'`{distribution_class.__name__.lstrip("_")}`, which has one. Register '
+        'a subclass instead.'
       )
     self._distribution_class = distribution_class
 
@@ -220,8 +220,8 @@ def partition_of(distribution: Distribution) -> Partition:
       sorted(c.__name__.lstrip('_') for c, f in _REGISTRY.items() if f.whole)
     )
     raise NotRegisteredError(
-      f'No partition is registered for `{kind}`, so its most probable values '
-      'cannot be summed. Decorate a function with '
+      '`distribution` must have a registered partition, so that its most '
+      f'probable values can be summed; got `{kind}`. Decorate a function with '
       f'`@tfp_rb.RegisterPartition({kind})` that takes the distribution and '
       '`num_summed` and returns a `tfp_rb.Partition`. Or only sample, with '
       '`num_summed=0` or `tfp_rb.REINFORCE(num_samples=...)`, which requires '
@@ -260,10 +260,10 @@ def partition(distribution: Distribution, num_summed: int) -> Partition:
 
   Masses are computed in float32 or wider, even for parameters in half
   precision. Values have the dtype of the distribution. If that dtype cannot
-  hold them, `partition` raises a `ValueError` if the number of values shows it,
-  for example for 300 classes in `uint8`. Otherwise, for example for
-  `Poisson(1e9)` or a shift of 1e8 in float32, the values are rounded; build the
-  distribution with `validate_args=True` to get an error instead.
+  hold them, `partition` raises a `ValueError` if this follows from the number
+  of values, as for 300 classes in `uint8`. Otherwise the values are rounded, as
+  for `Poisson(1e9)` or a shift of 1e8 in float32. Build the distribution with
+  `validate_args=True` to get an error instead.
 
   A draw uses uniforms with 52 random bits, regardless of the dtype of the
   parameters. So a value can be drawn if it holds more than 2^-52 of the mass of
@@ -303,7 +303,7 @@ def partition(distribution: Distribution, num_summed: int) -> Partition:
 def check_num_summed(result: Partition, num_summed: int) -> Partition:
   """Returns `result` unless it has fewer than `num_summed` values."""
   found = result.values.shape[0]
-  # For an empty batch the number of values may be unknown; it does not matter.
+  # For an empty batch, the number of values may be unknown and is irrelevant.
   if found < num_summed and not result.is_empty:
     raise ValueError(
       '`num_summed` must be at most the number of values of the distribution, '

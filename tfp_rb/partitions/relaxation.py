@@ -51,7 +51,7 @@ class Relaxation(NamedTuple):
         respect to `values`, but constant with respect to the parameters.
     """
     log_probs = tf.stop_gradient(self.log_probs)
-    # A class of probability 0 would give 0 * -inf = NaN.
+    # Mask classes of probability 0, which would give 0 * -inf = NaN.
     is_possible = log_probs > -np.inf
     log_probs = tf.where(is_possible, log_probs, tf.zeros_like(log_probs))
     terms = self.to_one_hot(values) * log_probs  # [m] + batch + sites + [K]

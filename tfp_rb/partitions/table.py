@@ -116,7 +116,7 @@ class Table(Partition):
       values=listed,
       log_weights=log_weights,
       log_rest=tf.reshape(log_rest, self.batch_shape),
-      has_rest=True,  # K values need not be all, since some may be repeated.
+      has_rest=True,  # Even K values may leave a rest, as some may be repeated.
       _index=index,
       _rest_sums=rest_sums,
     )
@@ -170,7 +170,7 @@ class IntegerTable(Table):
     return tf.cast(index, self.distribution.dtype)
 
   def decode(self, values):
-    # A float that was shifted and shifted back need not be an integer.
+    # A float that was shifted forth and back may not be an integer.
     values = tf.convert_to_tensor(values)
     if values.dtype.is_floating:
       values = tf.round(values)
@@ -209,7 +209,7 @@ class OneHotTable(Table):
     return tf.argmax(values, axis=-1, output_type=tf.int32)
 
   def mean(self):
-    # The mean of TFP is `probs` as given, but its `log_prob` normalises them.
+    # TFP's `mean` returns `probs` as given, but its `log_prob` normalises them.
     dtype = _parameter_dtype(self.distribution)
     return tf.cast(tf.exp(self.log_probs()), dtype)
 
@@ -268,12 +268,12 @@ class FiniteTable(Table):
     return tf.gather(self._outcomes, index)
 
   def decode(self, values):
-    # Take the nearest outcome, since a shift rounds.
+    # Take the nearest outcome, because a shift rounds.
     distance = tf.abs(values[..., tf.newaxis] - self._outcomes)
     return tf.argmin(distance, axis=-1, output_type=tf.int32)
 
   def mean(self):
-    # TFP computes the mean with `probs` as given, but `log_prob` normalises.
+    # TFP's `mean` uses `probs` as given, but its `log_prob` normalises them.
     probs = tf.exp(self.log_probs())
     dtype = _parameter_dtype(self.distribution)
     outcomes = tf.cast(self._outcomes, probs.dtype)
@@ -340,7 +340,7 @@ def _of_beta_binomial(q):
 def _is_same_event(x, y, batch_rank):
   """Returns whether values agree up to rounding, `[n] + batch_shape`.
 
-  A float that was shifted and shifted back need not be the same.
+  A float that was shifted forth and back may have changed.
 
   Args:
     x: `Tensor` of shape `[n] + batch_shape + event_shape`.

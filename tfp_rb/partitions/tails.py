@@ -40,7 +40,7 @@ class Gaps:
     # No mass lies beyond the last gap.
     self._start = tf.concat([start[:-1], tf.zeros_like(start[:1])], axis=0)
     masses = tail(far, self._is_below) - self._start
-    # Neighbouring integers, and repeated ones, have no gap between them.
+    # There is no gap between neighbouring or repeated integers.
     is_gap = tf.concat(
       [self._upper[:-1] - self._lower[:-1] > 1.0, tf.ones_like(is_below[:1])], 0
     )
@@ -91,10 +91,10 @@ def invert_tail(tail, target, below, first, last, lowest, bound):
   Below the window this is the smallest `z` with `q(Z <= z) > target`, above it
   the smallest `z` with `q(Z > z) < target`. The search treats all elements at
   once: it doubles the distance to the window until it has passed `target`, and
-  then bisects. The bracket of an element that is done no longer moves.
+  then bisects. The bracket of a finished element no longer moves.
 
   Args:
-    tail: Callable `(z, below)`, as in `Window`, for any `z`.
+    tail: Callable `(z, below)`, as in `Window`, that accepts any `z`.
     target: `Tensor` of shape `[n] + batch_shape`.
     below: Boolean `Tensor` of that shape.
     first: `Tensor`, the first value of the window.
@@ -129,7 +129,7 @@ def invert_tail(tail, target, below, first, last, lowest, bound):
   not_all = lambda low, high, done: ~tf.reduce_all(done)
   low = tf.where(below, tf.cast(lowest - 1.0, tf.float64), last)
   high = tf.where(below, first - 1.0, last + 1.0)
-  # Below the window `lowest` is the other end, so only tails above need this.
+  # Only tails above need this: below the window, the search ends at `lowest`.
   low, high, _ = tf.while_loop(
     not_all, double, (low, high, below | reached(high))
   )

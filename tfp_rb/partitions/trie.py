@@ -25,8 +25,9 @@ def merge(log_weights, num_summed):
   Returns:
     best: `int32` `Tensor` of shape `[rows, num_summed, sites]`.
     relative: `Tensor` of shape `[rows, num_summed]`, their log-probabilities
-      minus that of the best. So equal products compare equal: most terms of
-      the sums are exact zeros, and their order does not change the rounding.
+      minus that of the best. Equal products then compare equal, because most
+      terms of the sums are exact zeros, and their order does not change the
+      rounding.
   """
   num_sites, num_symbols = log_weights.shape[1:]
   relative = log_weights - log_weights[..., :1]
@@ -66,16 +67,16 @@ def complement(best, symbols):
 
   Args:
     best: `int32` `Tensor` of shape `[rows, k, sites]`, the summed values. A
-      number that is no symbol makes a value impossible.
+      value that contains a number without a symbol is impossible.
     symbols: `Tensor` of shape `[rows, k, sites, s]`, log-probabilities of the
       symbols at site `d` given the symbols of value `i` before it. The second
       axis may have size 1, for independent sites.
 
   Returns:
     cylinders: `Tensor` of shape `[rows, k, sites]`, the log-mass of the values
-      that agree with summed value `i` before site `d`, but with no summed value
-      up to and including site `d`. It is `-inf` if an earlier `i` has the same
-      prefix.
+      that agree with summed value `i` before site `d`, but do not agree with
+      any summed value up to and including site `d`. It is `-inf` if an earlier
+      `i` has the same prefix.
     continuations: `Tensor` of shape `[rows, k, sites, s]`, the
       log-probabilities of the symbols at site `d` in that cylinder; `-inf` for
       the other symbols.
@@ -161,7 +162,7 @@ def draw_from_complement(best, symbols, cylinders, continuations, u):
     best, cylinders, continuations, u[..., :2]
   )
   departure = departure[..., tf.newaxis]
-  # Every site gets a free symbol; those up to the departure are not used.
+  # Every site gets a free symbol, but those up to the departure are not used.
   free = random.search_index(_masses(symbols)[:, tf.newaxis], u[..., 2:])
   site = tf.range(best.shape[-1])
   index = tf.where(

@@ -35,7 +35,7 @@ class Window(Partition, metaclass=abc.ABCMeta):
     highest: The largest value: `np.inf`, or a `Tensor` of `batch_shape`.
   """
 
-  num_uniforms = 2  # One chooses the side of the window, one the place there.
+  num_uniforms = 2  # One chooses a side of the window, one a place there.
   broadcasts = True  # All computations are elementwise.
   lowest = 0.0
   highest = np.inf
@@ -71,8 +71,8 @@ class Window(Partition, metaclass=abc.ABCMeta):
   def odds(self, z):
     """Returns a pair `(a, b)` with `q(z) / q(z - 1) = a / b`.
 
-    It is a pair because steps up and steps down then compare equal if values
-    tie. Differences of logarithms need not.
+    With a pair, steps up and steps down compare equal if values are equally
+    probable. Differences of logarithms may not.
 
     Args:
       z: `float64` `Tensor`, `lowest < z <= highest`.
@@ -129,11 +129,12 @@ class Window(Partition, metaclass=abc.ABCMeta):
     """Sets `log_rest` from the mass of the summed values or of the others.
 
     If most of the mass is left, `1 - summed` loses no digits. It is also
-    correct for means at which the incomplete gamma and beta functions are not.
+    correct for large means, where the incomplete gamma and beta functions are
+    wrong.
 
     Args:
       summed: `Tensor` of `batch_shape`, the mass of the summed values.
-      outside: `Tensor` of `batch_shape`, the mass of the others by their tails.
+      outside: `Tensor` of `batch_shape`, the mass of the others from the tails.
     """
     log_rest = tf.where(
       summed < 0.5, tf.math.log1p(-summed), tf.math.log(outside)
@@ -148,7 +149,7 @@ class Window(Partition, metaclass=abc.ABCMeta):
     return tf.stop_gradient(below), tf.stop_gradient(above)
 
   def excluding(self, values):
-    # A float that was shifted and shifted back need not be an integer.
+    # A float that was shifted forth and back may not be an integer.
     z = tf.round(tf.cast(values, tf.float64))
     ordered = tf.sort(z, axis=0)
     # A repeated value is excluded only once.
@@ -177,7 +178,7 @@ class Window(Partition, metaclass=abc.ABCMeta):
 
   def rest_from_uniforms(self, u):
     dtype = tf.as_dtype(self.distribution.dtype)
-    # From 2^53 on, float64 does not hold all integers and the search would not
+    # From 2^53 on, float64 cannot hold all integers, and the search would not
     # end.
     bound = float(min(2**53, dtype.max)) if dtype.is_integer else 2.0**53
     if self._gaps is not None:
@@ -189,18 +190,19 @@ class Window(Partition, metaclass=abc.ABCMeta):
       z = invert_tail(
         self.tail, target, below, self._first, self._last, self.lowest, bound
       )
-    # The gradient of the user's `f` must not pass into the search.
+    # Stop the gradient of the user's `f`: it must not pass through the search.
     return self._to_values(tf.stop_gradient(z))
 
   def _to_values(self, z):
-    """Casts to the dtype of the distribution, and checks that it is wide."""
+    """Casts to the distribution's dtype, or raises if it is too narrow."""
     dtype = tf.as_dtype(self.distribution.dtype)
     values = tf.cast(z, dtype)
     if not self.distribution.validate_args:
       return values
     message = (
-      f'`dtype` of `{self.name}`, {dtype.name}, must hold the values; it holds '
-      f'integers up to {dtypes.largest_integer(dtype)}. Use a wider dtype.'
+      f'`dtype` of `{self.name}` must hold the values; got {dtype.name}, which '
+      f'holds integers up to {dtypes.largest_integer(dtype)}. Use a wider '
+      'dtype.'
     )
     largest = tf.cast(dtypes.largest_integer(dtype), z.dtype)
     # The distribution checks itself first, so that a parameter out of range is

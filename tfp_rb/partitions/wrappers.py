@@ -58,7 +58,7 @@ class Wrapped(Partition):
     return self.inward(values, self._event_rank)
 
   def _around(self, base):
-    """Returns this arrangement of another partition of the same base."""
+    """Returns the same wrapper around another partition of the base."""
     raise NotImplementedError
 
   def best(self, num_summed):
@@ -106,7 +106,7 @@ class Wrapped(Partition):
     inner = self._base.relaxation()
     if inner is None:
       return None
-    # The sites and the classes follow the batch, as an event does.
+    # The axes of sites and classes follow the batch, as event axes do.
     log_probs = self.outward(inner.log_probs[tf.newaxis], inner.num_sites + 1)
     return inner._replace(log_probs=log_probs[0])
 
@@ -187,8 +187,8 @@ class Broadcast(Wrapped):
     return tf.reshape(tf.transpose(x, order), [num, *self._outer, *event])
 
   def excluding(self, values):
-    # Each copy of a row may exclude different values, so that one partition of
-    # the base does not serve all copies.
+    # Each copy of a row may exclude different values, so one partition of the
+    # base cannot serve all copies.
     if self._base.broadcasts:
       return self._base.excluding(values).replace(batch_shape=self._outer)
     return Partition.excluding(self, values)
@@ -284,7 +284,7 @@ class Shifted(Wrapped):
       f'integers up to {dtypes.largest_integer(values.dtype)}. Use a wider '
       'dtype.'
     )
-    if values.dtype.is_integer:  # A value that wraps moves the other way.
+    if values.dtype.is_integer:  # A value that wraps around moves backwards.
       expected, found = shift >= 0, shifted >= values
     else:
       expected, found = values, self.inward_values(shifted)
@@ -299,8 +299,8 @@ class Shifted(Wrapped):
     inward = values - shift
     if values.dtype.is_integer:
       return inward
-    # Adding and subtracting the shift has rounded. Undo this, so that the value
-    # is found among those of the base, but do not round an impossible value.
+    # Adding and subtracting the shift rounds. Undo this, so that the value is
+    # found among those of the base, but do not round an impossible value.
     size = tf.maximum(tf.abs(values), tf.abs(shift))
     slack = 8.0 / dtypes.largest_integer(values.dtype) * size
     nearest = tf.stop_gradient(self._base.nearest(inward))

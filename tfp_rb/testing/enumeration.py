@@ -47,7 +47,7 @@ _NEGLIGIBLE = 1e-13  # the mass of a countable support that may be left out
 
 
 class Outcomes(NamedTuple):
-  """All outcomes of the draws of an estimator; there are `T`.
+  """Holds all `T` outcomes of the draws of an estimator.
 
   Attributes:
     probabilities: Array of shape `[T] + batch_shape` that sums to 1 over `T`.
@@ -66,7 +66,7 @@ class Outcomes(NamedTuple):
 
 
 class RowOutcomes(NamedTuple):
-  """All outcomes of each row of a batch; there are `T`, and `B` rows.
+  """Holds all `T` outcomes of each of the `B` rows of a batch.
 
   Attributes:
     probabilities: Array of shape `[T, B]` that sums to 1 over `T`.
@@ -99,7 +99,7 @@ def _estimate(
   script: Counter | Script,
   seed: StatelessSeed,
 ) -> tf.Tensor:
-  """Returns what `expectation` would return with the draws of a script."""
+  """Returns the result of `expectation` with the draws of a script."""
   atom_seed, noise_seed = random.split_seed(seed, n=2)
   whole = partition_of(distribution)
   scripted: Any = Scripted(whole, whole, script)  # It acts as a `Partition`.
@@ -114,7 +114,7 @@ def _count(
   distribution: Distribution,
   seed: StatelessSeed,
 ) -> tuple[list[int], int]:
-  """Makes one estimate to see what it draws and evaluates.
+  """Makes one estimate, and counts what it draws and evaluates.
 
   Args:
     estimator: A `GradientEstimator`.
@@ -179,7 +179,7 @@ def enumerate_outcomes(
     tape.watch(tiled)
     f_of_tiled, distribution = problem(*tiled)
     values = _estimate(estimator, f_of_tiled, distribution, script, seed)
-    # Sampling does not differentiate how likely a draw is, nor do we here: the
+    # Stop the gradient of the probability of a draw, as sampling does: the
     # gradient of each outcome is that of its estimate alone.
     probabilities = tf.cast(
       tf.stop_gradient(script.probabilities), values.dtype
@@ -213,8 +213,8 @@ def _list_draws(
 
   Returns:
     index: `int32` array of shape `[T, draws]`.
-    num_evaluations: Python `int`. Instead of the pair, `None` if the outcomes
-      cannot be listed.
+    num_evaluations: Python `int`. If the outcomes cannot be listed, the
+      function returns `None` instead of the pair.
   """
   try:
     num_values = partition_of(distribution).num_values
@@ -243,8 +243,8 @@ def enumerate_rows(
 ) -> RowOutcomes | None:
   """Returns the outcomes of each row of a batch, which are independent.
 
-  In outcome `t`, every row draws its value number `t`. So there are as many
-  outcomes as of one row, and the parameters are not tiled.
+  In outcome `t`, every row draws its value number `t`. So there are no more
+  outcomes than for a single row, and the parameters are not tiled.
 
   Args:
     estimator: A `GradientEstimator` that is not pooled.
@@ -300,7 +300,7 @@ def enumerate_pool(
   seed: StatelessSeed = (0, 0),
   traced: bool = False,
 ) -> Outcomes | None:
-  """Returns the `Outcomes` of a pooled estimator, one call for each.
+  """Returns the `Outcomes` of a pooled estimator, with one call for each.
 
   The parameters are not tiled: that would change the pool.
 
@@ -347,7 +347,7 @@ def enumerate_pool(
     np.reshape(found[1], shape),
     np.stack(values),
     [np.stack(g) for g in zip(*gradients, strict=True)],
-    # For each member of the batch, as for other estimators.
+    # As for other estimators, the number counts evaluations per batch member.
     int(num_atoms[0]) / distribution.batch_shape.num_elements(),
   )
 
@@ -368,7 +368,7 @@ def enumerate_without_noise(
       return None
     found.append(outcomes)
   first, second = (flat(o.weighted_gradients) for o in found)
-  # A gradient that is NaN with both seeds is no sign of noise.
+  # A gradient that is NaN with both seeds does not indicate noise.
   is_same = np.array_equal(first, second, equal_nan=True)
   return found[0] if is_same else None
 
@@ -408,7 +408,7 @@ def exact_reference(
     if left > _NEGLIGIBLE:
       raise ValueError(
         '`problem` must return a distribution whose mass lies on at most '
-        f'{most_values} values; got one with a mass of {left:.1e} on others. '
+        f'{most_values} values; got a mass of {left:.1e} on other values. '
         'Choose a more concentrated distribution.'
       )
     atoms = make_atoms(whole, every, every.values, every.weights, num_summed)

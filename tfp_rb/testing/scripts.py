@@ -1,4 +1,4 @@
-"""A partition whose draws are read from a script instead of being random."""
+"""Reads the draws of a partition from a script instead of making them."""
 
 import math
 from typing import Any
@@ -45,7 +45,7 @@ def _law_of_rest(every: Partition, part: Partition) -> tf.Tensor:
   equal = tf.reduce_all(
     equal, axis=list(range(2 + batch_rank, equal.shape.rank))
   )  # [K, k] + batch_shape
-  # A listed value without weight is not summed: it is impossible, or repeated.
+  # A listed value of weight 0 is impossible or repeated, and is not summed.
   is_summed = part.log_weights > -np.inf
   summed = tf.reduce_any(equal & is_summed, axis=1)
   masses = tf.where(summed, tf.zeros_like(every.weights), every.weights)
@@ -75,7 +75,7 @@ class Counter:
 
 
 class Script:
-  """Reads draws from a table of outcomes, and keeps their probabilities."""
+  """Reads draws from a table of outcomes, and stores their probabilities."""
 
   def __init__(self, index: tf.Tensor, batch_rank: int) -> None:
     """Stores the outcomes.
@@ -122,13 +122,13 @@ class Script:
 
 
 class Scripted:
-  """A partition whose draws are read from a script.
+  """Acts as a partition whose draws are read from a script.
 
   Partitions that are made from it read from the same script, in the order in
   which the estimator draws.
   """
 
-  # A script is read once, in one order. It has no branches to skip a search.
+  # A script is read once and in order, so a search must not become a branch.
   is_search_costly = False
 
   def __init__(
@@ -179,5 +179,5 @@ class Scripted:
 
   @property
   def num_uniforms(self) -> int:
-    # A sampler that asks for it makes its own uniforms, dependent ones perhaps.
+    # A sampler that calls this makes its own uniforms, perhaps dependent ones.
     raise NotEnumerableError

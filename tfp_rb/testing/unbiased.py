@@ -1,4 +1,4 @@
-"""Tests that an estimator is unbiased."""
+"""Tests whether an estimator is unbiased."""
 
 from collections.abc import Callable, Sequence
 import math
@@ -27,14 +27,14 @@ __all__ = ['UnbiasednessReport', 'assert_unbiased']
 tfd = tfp.distributions
 
 _MOST_OUTCOMES = 20_000
-_CHUNK = 4096  # draws in one call, as a batch
+_CHUNK = 4096  # draws per call, which form a batch
 
 # Mean error, covariance of the error of one draw, and number of draws.
 _Moments: TypeAlias = tuple[np.ndarray, np.ndarray, int]
 
 
 class UnbiasednessReport(NamedTuple):
-  """The result of `assert_unbiased`.
+  """Holds the result of `assert_unbiased`.
 
   Attributes:
     is_exact: Whether all outcomes were enumerated.
@@ -53,7 +53,7 @@ class UnbiasednessReport(NamedTuple):
 
 def _default_problem(logits: tf.Tensor) -> tuple[Integrand, Distribution]:
   cost = tf.constant([2.0, -1.0, 0.5, 3.0, 1.0], logits.dtype)
-  # `f` depends on the parameters, too, so that a wrong pathwise term is found.
+  # `f` also depends on the parameters, so that a wrong pathwise term is found.
   scale = 1.0 + 0.1 * tf.reduce_sum(logits**2, axis=-1)
   return lambda z: scale * tf.gather(cost, z), tfd.Categorical(logits=logits)
 
@@ -136,8 +136,8 @@ def assert_unbiased(
   )
   if outcomes is not None:
     report = _check_exactly(outcomes, value, gradient)
-    # The enumeration replaces the sampler of a partition, so that of a user
-    # is tested by draws as well.
+    # The enumeration replaces the sampler of a partition. A user's sampler is
+    # therefore also tested by draws.
     if not _is_partition_of_the_user(problem(*parameters)[1]):
       return report
   return _check_by_draws(
@@ -147,7 +147,7 @@ def assert_unbiased(
 
 
 def _is_partition_of_the_user(distribution: Distribution) -> bool:
-  """Whether a user registered the partition, or that of a wrapped one."""
+  """Returns whether a user registered this partition or one inside it."""
   family = family_of(distribution)
   if family is None or family.is_of_user:
     return True
@@ -170,7 +170,7 @@ def _check_exactly(
   value_error = np.max(np.abs(mean_value - value))
   value_tolerance = rounding * np.max(np.abs(outcomes.values))
   norm = np.linalg.norm(gradient)
-  if not error <= tolerance:  # So NaN is an error, too.
+  if not error <= tolerance:  # This form also catches NaN.
     raise AssertionError(
       f'The gradient is biased: its mean over all {len(outcomes.values)} '
       f'outcomes is {mean}, but the derivative of the sum is {gradient}; the '
@@ -219,7 +219,7 @@ def _check_by_draws(
       f'{detectable_bias} of the gradient; got {most_draws}. Increase it or '
       '`detectable_bias`, or choose a `problem` with less noise.'
     )
-  # Draws other than those of the pilot, on which the number depends.
+  # Do not reuse the draws of the pilot: the number of draws depends on them.
   num_chunks = max(4, math.ceil(num_draws / _CHUNK))
   mean, covariance, n = moments(num_chunks, test_seed)
   for name, part in (('gradient', of_gradient), ('value', of_value)):
@@ -296,8 +296,8 @@ def _moments_of_errors(
 def _threshold(num_components: int, false_fail_rate: float) -> float:
   """Returns the quantile that a chi-squared variable rarely exceeds.
 
-  It does so with half the false-fail rate: there are two tests, one of the
-  value and one of the gradient.
+  It is exceeded with half the false-fail rate because there are two tests, one
+  of the value and one of the gradient.
 
   Args:
     num_components: Python `int`, the degrees of freedom.

@@ -1,4 +1,4 @@
-"""Variational inference with discrete and mixed surrogate posteriors."""
+"""Fits discrete and mixed surrogate posteriors by variational inference."""
 
 # `_beam` registers its partition when it is imported.
 from tfp_rb.vi import _beam  # noqa: F401

@@ -1,4 +1,4 @@
-"""Arguments of a variational loss: checks, and the default estimator."""
+"""Checks the arguments of a variational loss, and chooses an estimator."""
 
 from collections.abc import Callable, Mapping, Sequence
 import contextlib
@@ -28,7 +28,7 @@ __all__ = [
   'estimator_for',
 ]
 
-MOST_SYMBOLS = 16  # per site, up to which the default sums all of them
+MOST_SYMBOLS = 16  # Up to this number per site, the default sums all symbols.
 
 tfd = tfp.distributions
 
@@ -48,19 +48,19 @@ def check_arguments(
   ):
     if not callable(argument):
       raise TypeError(
-        f'`{name}` must be callable, but is {argument!r}. Pass a function.'
+        f'`{name}` must be callable; got {argument!r}. Pass a function.'
       )
   if not isinstance(surrogate, tfd.Distribution):
     raise TypeError(
-      '`surrogate_posterior` must be a `tfp.distributions.Distribution`, but '
-      f'is {surrogate!r}. Pass the distribution itself.'
+      '`surrogate_posterior` must be a `tfp.distributions.Distribution`; got '
+      f'{surrogate!r}. Pass the distribution itself.'
     )
   # Users of `tfp.vi` may pass an entry of TFP's enumeration.
   if isinstance(estimator, tfp.vi.GradientEstimators):
     raise TypeError(
-      '`gradient_estimator` must be a `tfp_rb.GradientEstimator`, but is '
-      f'{estimator}. Its SCORE_FUNCTION is `tfp_rb.REINFORCE()` here; '
-      'continuous parts are reparameterized in any case.'
+      '`gradient_estimator` must be a `tfp_rb.GradientEstimator`; got '
+      f'{estimator}. Instead of SCORE_FUNCTION, pass `tfp_rb.REINFORCE()`. '
+      'Continuous parts are always reparameterized.'
     )
   if estimator is not None:
     check_estimator(estimator, 'gradient_estimator')
@@ -71,8 +71,8 @@ def check_arguments(
   ):
     raise ValueError(
       '`stopped_surrogate_posterior` must be a copy of `surrogate_posterior`, '
-      f'with the same parts in the same order, but is {stopped!r}. Build it '
-      'alike, of `tf.stop_gradient` of the parameters.'
+      f'with the same parts in the same order; got {stopped!r}. Build it in '
+      'the same way, from `tf.stop_gradient` of the parameters.'
     )
   is_kl = discrepancy_fn is tfp.vi.kl_reverse
   if exact and not is_kl:
@@ -84,7 +84,7 @@ def check_arguments(
   if exact and stopped is not None:
     raise ValueError(
       '`stopped_surrogate_posterior` must be None with `exact_entropy=True`, '
-      'where no log-density is estimated. Give one of the two.'
+      f'which needs no log-density; got {stopped!r}. Leave out one of the two.'
     )
 
 
@@ -109,17 +109,17 @@ def check_discrete_arguments(
   if stopped is not None:
     raise ValueError(
       '`stopped_surrogate_posterior` must be None unless `discrepancy_fn` is '
-      f'`tfp.vi.kl_reverse`, but `discrepancy_fn` is {discrepancy_fn!r}, for '
-      'which the gradient would be biased. Leave it out.'
+      '`tfp.vi.kl_reverse`, because the gradient would be biased; got '
+      f'`discrepancy_fn` {discrepancy_fn!r}. Leave it out.'
     )
-  # Such estimators do not use the signal F + dF/dlog q.
+  # Estimators that differentiate `f` do not use the signal F + dF/dlog q.
   if estimator is not None and estimator.differentiates_f:
     kind = type(estimator.unwrap()).__name__
     raise ValueError(
-      f'`gradient_estimator` must not be `{kind}`, which '
-      'differentiates by the atoms, unless `discrepancy_fn` is '
-      f'`tfp.vi.kl_reverse`, but that is {discrepancy_fn!r}. Use, for example, '
-      '`tfp_rb.REINFORCE` with a baseline.'
+      '`gradient_estimator` must not differentiate `f` w.r.t. the atoms unless '
+      f'`discrepancy_fn` is `tfp.vi.kl_reverse`; got `{kind}` with '
+      f'{discrepancy_fn!r}. Use, for example, `tfp_rb.REINFORCE` with a '
+      'baseline.'
     )
 
 
@@ -128,7 +128,7 @@ def check_exact_arguments(
   discrepancy_fn: Callable[[tf.Tensor], tf.Tensor],
   estimator: GradientEstimator | None,
 ) -> None:
-  """Raises if an argument does not go with a target that needs no sampling."""
+  """Raises if an argument is not supported with a `ChainTarget`."""
   if discrepancy_fn is not tfp.vi.kl_reverse:
     raise ValueError(
       '`discrepancy_fn` must be `tfp.vi.kl_reverse` with a `ChainTarget`; got '
@@ -149,7 +149,7 @@ def check_exact_arguments(
 
 
 def check_pooled(target: Callable[..., Any], surrogate: Distribution) -> None:
-  """Raises what does not go with a pooled estimator."""
+  """Raises if an argument is not supported with a pooled estimator."""
   if isinstance(surrogate, tfd.JointDistribution):
     raise ValueError(
       '`surrogate_posterior` must be a single discrete distribution with a '
@@ -158,19 +158,20 @@ def check_pooled(target: Callable[..., Any], surrogate: Distribution) -> None:
     )
   if 'rows' not in inspect.signature(target).parameters:
     raise TypeError(
-      '`target_log_prob_fn` must take `rows` with a pooled '
-      '`gradient_estimator`: it is called as `fn(z, rows=rows)`, and returns '
-      'the log-density of each value `z` in its row of the batch. Add the '
-      'argument, and gather the data with `tf.gather(data, rows)`.'
+      '`target_log_prob_fn` must take an argument `rows` with a pooled '
+      f'`gradient_estimator`; got {target!r}. It is called as '
+      '`fn(z, rows=rows)`, and returns the log-density of each value `z` in '
+      'its row of the batch. Gather the data with `tf.gather(data, rows)`.'
     )
 
 
 def call_target(
   function: Callable[..., Any], sample: Any, seed: StatelessSeed
 ) -> Any:
-  """Calls the target in the way TFP does."""
+  """Calls the target in the same way as TFP."""
   further = {}
-  with contextlib.suppress(TypeError, ValueError):  # a builtin has none
+  # A builtin may have no signature.
+  with contextlib.suppress(TypeError, ValueError):
     if 'seed' in inspect.signature(function).parameters:
       further = {'seed': seed}
   if isinstance(sample, Mapping):
@@ -196,14 +197,13 @@ def check_target(result: Any, expected: tf.TensorShape) -> tf.Tensor:
   """
   if result is None:
     raise TypeError(
-      '`target_log_prob_fn` must return a Tensor, but returned None. Add a '
-      '`return`.'
+      '`target_log_prob_fn` must return a Tensor; got None. Add a `return`.'
     )
   result = tf.convert_to_tensor(result)
   if not result.dtype.is_floating:
     raise TypeError(
-      '`target_log_prob_fn` must return a floating-point Tensor, but returned '
-      f'one of {result.dtype.name}. Cast it.'
+      '`target_log_prob_fn` must return a floating-point Tensor; got dtype '
+      f'{result.dtype.name}. Cast it.'
     )
   if not result.shape.is_compatible_with(expected):
     raise ValueError(
@@ -243,22 +243,23 @@ def _default_estimator(
 ) -> GradientEstimator:
   """Returns the default estimator for the discrete parts.
 
-  For a few parts, the variance with a budget of three is 1.03 times that of the
-  best choice for three evaluations (median of 45 problems; 95 % quantile 1.7).
-  For one value summed and two drawn it is 1.5 (5.1), for three joint draws 1.06
-  (110); see `examples/benchmarks/vi_defaults.py`.
+  A few parts get a budget of three. Its variance is 1.03 times that of the best
+  choice for three evaluations (median of 45 problems; 95 % quantile 1.7). If
+  one value is summed and two are drawn, the ratio is 1.5 (5.1); with three
+  joint draws it is 1.06 (110). See `examples/benchmarks/vi_defaults.py`.
 
-  A chain gets what `default_estimator` returns, although it has many sites: a
-  budget of three for at most 8 steps, three joint draws for more. On 36 random
-  chains `local_expectation` of all states had 21 times the variance of the best
-  choice with as many evaluations without a baseline, and 7 times with the best
-  constant one (medians). A budget of three and three draws had 1.0 (95 %
-  quantiles 1.7 and 3.7; with more than 8 steps they are equal in most
-  problems). See `examples/benchmarks/chain_defaults.py`.
+  A chain gets the result of `default_estimator`, although it has many sites: a
+  budget of three for at most 8 steps, three joint draws for more. We compared
+  variances on 36 random chains, relative to the best choice with the same
+  number of evaluations (medians). `local_expectation` of all states had a ratio
+  of 21 without a baseline, and 7 with the best constant one. A budget of three
+  and three draws both had a ratio of 1.0 (95 % quantiles 1.7 and 3.7; with more
+  than 8 steps they are equal in most problems). See
+  `examples/benchmarks/chain_defaults.py`.
 
-  If a site has few symbols, all are summed, and only the noise of the other
-  sites is left. Draws of single sites would be no better than the same number
-  of joint draws (`examples/benchmarks/many_sites.py`).
+  With many sites, all symbols of a site are summed if there are few, so only
+  the noise of the other sites is left. Draws of single sites would be no better
+  than the same number of joint draws (`examples/benchmarks/many_sites.py`).
 
   Args:
     whole: The whole `Partition` of the discrete parts.
@@ -270,11 +271,12 @@ def _default_estimator(
   estimator = REINFORCE(baselines.LeaveOneOut(), num_samples=sample_size or 2)
   # The batch shape of a group of S sites is batch_shape + [S].
   groups = [group.partition for group in whole.sites()]
-  # If every part is a single site, there are few, and they are summed jointly.
+  # If every part is a single site, there are few parts: sum them jointly.
   if not any(group.batch_shape[-1] > 1 for group in groups):
     if sample_size is None:
       return default_estimator(whole)
-    # The cost of a search grows with the budget, and draws can be many.
+    # The cost of a search grows with the budget, and `sample_size` may be
+    # large.
     return rao_blackwellize(estimator, num_summed=1)
   # The number of values is `None` for an infinite support.
   largest = max(group.num_values or MOST_SYMBOLS + 1 for group in groups)

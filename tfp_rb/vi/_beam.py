@@ -1,8 +1,8 @@
 """Partitions several discrete variables, each given the previous ones.
 
 A beam search finds the best values: it lists the `k` best continuations of each
-of the `k` best beginnings, and keeps the `k` best of these. They need not be
-the `k` most probable values, but an estimator is unbiased with any set.
+of the `k` best beginnings, and keeps the `k` best of these. They may not be the
+`k` most probable values, but an estimator is unbiased with any set.
 
 The rest is a disjoint union of cells. A cell fixes the first variables and
 leaves the later ones free. There is one cell for each continuation that was
@@ -32,14 +32,15 @@ _Draw: TypeAlias = Callable[[int, Partition], tf.Tensor]
 
 
 class _Cells(NamedTuple):
-  """Cells of the rest that leave the beam at the same part.
+  """Holds cells of the rest that leave the beam at the same part.
 
   Attributes:
     log_mass: `Tensor` of shape `[cells] + batch_shape`.
     values: List of `Tensor`s `[cells] + batch_shape + event_shape`, the parts
       that are fixed.
-    part: `Partition` of the next part, with batch shape `[cells] + batch`, of
-      which only the rest is possible; `None` if that part is free.
+    part: `Partition` of the next part, with batch shape `[cells] + batch`. In
+      these cells, the part takes values of its rest only. `None` if that part
+      is free.
   """
 
   log_mass: tf.Tensor
@@ -48,7 +49,7 @@ class _Cells(NamedTuple):
 
 
 class _Listed(NamedTuple):
-  """Joint values with their log-masses, and the cells of all others.
+  """Holds joint values with their log-masses, and the cells of all others.
 
   Attributes:
     values: `Tensor` of shape `[k] + batch_shape + event_shape`.
@@ -73,7 +74,7 @@ def _nothing_listed(q: DiscreteParts) -> _Listed:
 
 @register(DiscreteParts, kind='parts')
 class Parts(Partition):
-  """The best joint values of a beam search, and the cells of the rest."""
+  """Holds the best joint values of a beam search, and the cells of the rest."""
 
   def __init__(self, q: DiscreteParts, listed: _Listed | None = None) -> None:
     """Makes a partition.
@@ -130,7 +131,7 @@ class Parts(Partition):
   def draw_rest(self, num_draws: int, seed: StatelessSeed) -> tf.Tensor:
     if self.num_uniforms is not None:
       return super().draw_rest(num_draws, seed)
-    # The partition of a user draws from seeds, not from uniforms.
+    # A user's partition draws from seeds, not from uniforms.
     num_parts = self._q.num_parts
     cell_seed, *seeds = random.split_seed(seed, n=1 + 2 * num_parts)
     return self._assemble(
@@ -303,7 +304,7 @@ def _extend(
 
 
 def _num_uniforms(q: DiscreteParts, cells: list[_Cells]) -> list[int]:
-  """Returns the uniforms that each part needs; `[]` if one needs a seed."""
+  """Returns the number of uniforms of each part; `[]` if one needs a seed."""
   numbers = [[whole.num_uniforms] for whole in q.wholes]
   for group in cells:
     if group.part is not None:
@@ -313,7 +314,7 @@ def _num_uniforms(q: DiscreteParts, cells: list[_Cells]) -> list[int]:
 
 
 def _is_free(group: _Cells, index: int) -> bool:
-  """Returns whether a part is drawn given the previous ones, without limits."""
+  """Returns whether a part is drawn given the previous ones, unrestricted."""
   num_bound = len(group.values) + (group.part is not None)
   return index >= num_bound
 
@@ -321,7 +322,7 @@ def _is_free(group: _Cells, index: int) -> bool:
 def _find_cell(cells: list[_Cells], u: tf.Tensor) -> tf.Tensor:
   """Returns the number of a cell for each uniform, in proportion to masses."""
   log_mass = tf.concat([group.log_mass for group in cells], axis=0)
-  # Divided by the largest, so that not all masses underflow.
+  # Divide by the largest mass, so that not all masses underflow.
   largest = tf.reduce_max(log_mass, axis=0)
   is_possible = tf.math.is_finite(largest)
   largest = tf.where(is_possible, largest, tf.zeros_like(largest))

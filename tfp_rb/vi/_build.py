@@ -1,4 +1,4 @@
-"""Trainable mean-field surrogates of models with discrete parts."""
+"""Builds trainable mean-field surrogates of models with discrete parts."""
 
 from collections.abc import Callable, Mapping
 import functools
@@ -52,22 +52,24 @@ def build_factored_surrogate_posterior(
   `batch_ndims` dimensions belong to the event). Each variable has its own
   parameters.
 
-  Discrete parts start at their prior marginal, averaged over 16 joint draws (at
-  the prior itself, if they depend on no other part). Finite parts start at its
-  probabilities, counts at its mean and its ratio of variance to mean, which is
-  at least 1.1. Noise with standard deviation 0.01 is added to the logits,
-  because components of a mixture that start equal have equal gradients and stay
-  equal. In a chain every transition has its own logits; transitions that the
-  prior forbids stay forbidden. Continuous parts start at a random `loc`, as in
-  TFP. A bijector that depends on other parts, as that of `Uniform(0., x)`, is
+  Discrete parts start at their prior marginal, averaged over 16 joint draws. (A
+  part that depends on no other part starts at the prior itself.) Finite parts
+  start at the probabilities of the marginal. Counts start at its mean and its
+  ratio of variance to mean, which is raised to at least 1.1. Noise with
+  standard deviation 0.01 is added to the logits, because components of a
+  mixture that start equal have equal gradients and stay equal. In a chain every
+  transition has its own logits; transitions that the prior forbids stay
+  forbidden. Continuous parts start at a random `loc`, as in TFP. If the
+  bijector of a part depends on other parts, as for `Uniform(0., x)`, it is
   fixed at one prior draw.
 
   Args:
     model: `tfd.JointDistribution*`, or one with parts pinned by its
       `experimental_pin`, or any other `tfd.Distribution`.
-    shifts: Optional `dict` from names of counts to their least values, numbers
-      or `Tensor`s that broadcast to a draw. An abundance, for example, is at
-      least the number seen. The mean starts at least 1 above the shift.
+    shifts: Optional `dict` from the names of counts to their least values:
+      numbers, or `Tensor`s that broadcast to a draw. For example, an abundance
+      is at least the number of individuals seen. The mean starts at least 1
+      above the shift.
     seed: As in TFP: `int32[2]`, or an `int` or `None` for a stateful one.
     name: Python `str`, prefixed to the ops created here.
 
@@ -102,11 +104,11 @@ def build_factored_surrogate_posterior(
   joint = model.distribution if pins else model
   if not isinstance(joint, tfd.Distribution):
     raise TypeError(
-      '`model` must be a `tfd.Distribution`, or a joint one with parts pinned, '
-      f'but is {model!r}. Pass, for example, `tfd.JointDistributionNamed(...)`.'
+      '`model` must be a `tfd.Distribution`, or a joint one with parts pinned; '
+      f'got {model!r}. Pass, for example, `tfd.JointDistributionNamed(...)`.'
     )
   *draw_seeds, seed = split_seed(seed, n=_NUM_DRAWS + 1)
-  # For each part a list of its distribution in each of the joint draws.
+  # For each part, list its distribution in each of the joint draws.
   if not isinstance(joint, tfd.JointDistribution):
     priors, batch_ndims = {joint.name: [joint]}, None
   else:
@@ -118,8 +120,8 @@ def build_factored_surrogate_posterior(
   counts = [n for n, d in priors.items() if _is_count(d[0])]
   for n in shifts.keys() - counts:
     raise ValueError(
-      '`shifts` must name unpinned parts that are unbounded counts, '
-      f'{counts}, but names {n!r}. Leave it out.'
+      '`shifts` must name unpinned parts that are unbounded counts: '
+      f'{counts}; got {n!r}. Leave it out.'
     )
   with tf.name_scope(name or 'build_factored_surrogate_posterior'):
     parts = {
@@ -145,7 +147,7 @@ def _by_name(joint: Distribution, parts: Any) -> dict[str, Distribution]:
 
 
 class _Part(NamedTuple):
-  """A part of the model."""
+  """Holds a part of the model."""
 
   name: str
   priors: list[Distribution]  # its distribution in each of the joint draws
@@ -168,12 +170,13 @@ class _Part(NamedTuple):
     return self.trainable(tf.math.log(probs) - tf.math.log1p(-probs))
 
 
-# Takes a part, and its prior without `Independent` and the like.
+# Maps a part and its prior (without wrappers such as `Independent`) to a
+# surrogate.
 _Builder: TypeAlias = Callable[[_Part, Distribution], Distribution]
 
 
 def _build(part: _Part, batch_ndims: int | None) -> Distribution:
-  """Returns the surrogate of a part, with the batch and event of the part."""
+  """Returns the surrogate of a part, with the part's batch and event shape."""
   d = part.priors[0]
   build = _builder_of(d)
   surrogate = build(part, _unwrapped(d))
@@ -181,8 +184,8 @@ def _build(part: _Part, batch_ndims: int | None) -> Distribution:
   event_ndims = surrogate.batch_shape.rank - batch_ndims
   if event_ndims == 0 and build is not _continuous:
     return surrogate.copy(name=part.name)
-  # A copy of TFP's surrogates would lose their variables, so the wrapper names
-  # a continuous part even if `event_ndims` is 0.
+  # Copying TFP's surrogate to rename it would lose its variables. So the
+  # wrapper names a continuous part even if `event_ndims` is 0.
   return tfd.Independent(surrogate, event_ndims, name=part.name)
 
 
@@ -229,9 +232,9 @@ def _binomial(part: _Part, base: Distribution) -> Distribution:
   n, *others = (_rewrapped(d, total_count).mean() for d in part.priors)
   if any(np.any(n != other) for other in others):
     raise ValueError(
-      f'`total_count` of {part.name!r} must not depend on other parts, since '
-      'then so would its possible values, but it differs between prior draws. '
-      'Pin the part, or sum over it in the model.'
+      f'`total_count` of {part.name!r} must not depend on other parts, because '
+      'the possible values would depend on them, too; got values that differ '
+      'between prior draws. Pin the part, or sum over it in the model.'
     )
   return tfd.Binomial(n, logits=part.trainable_share(n))
 
@@ -264,7 +267,7 @@ def _paths(part: _Part, base: Distribution) -> Distribution:
     first, tfd.Categorical | tfd.Bernoulli
   ):
     raise ValueError(
-      f'{part.name!r} must have a finite set of states, but is a '
+      f'{part.name!r} must have a finite set of states; got a '
       f'`{type(base).__name__}` that starts with a `{type(first).__name__}`. '
       'Pin it, or build the surrogate by hand.'
     )
@@ -275,8 +278,8 @@ def _paths(part: _Part, base: Distribution) -> Distribution:
         function(CategoricalChain.from_markov_chain(_unwrapped(d)))
       )
     )
-    # What the prior forbids must stay forbidden: the divergence of a surrogate
-    # that allows it would be infinite.
+    # Transitions that the prior forbids must stay forbidden: if the surrogate
+    # allowed one, its divergence would be infinite.
     is_possible = tf.cast(probs > 0.0, probs.dtype)
     smoothing = _SMOOTHING / probs.shape[-1] * is_possible
     return part.trainable(tf.math.log(probs + smoothing))
@@ -297,14 +300,14 @@ def _counts(
   """Returns a negative binomial with the moments of the prior, from `start`."""
   if not base.dtype.is_floating:
     raise TypeError(
-      f'{part.name!r} must have a floating-point dtype, as its surrogate has, '
-      f'but has {base.dtype.name}. Write, e.g., `Zipf(2., dtype=tf.float32)`.'
+      f'{part.name!r} must have a floating-point dtype, as its surrogate has; '
+      f'got {base.dtype.name}. Write, e.g., `Zipf(2., dtype=tf.float32)`.'
     )
   mean = part.average(lambda d: d.mean())
   variance = part.average(lambda d: d.variance() + d.mean() ** 2) - mean**2
   mean = tf.maximum(mean - start, 0.05)
-  # A heavy tail, as that of `Zipf`, may have no moments. An excess that equals
-  # the mean makes the law geometric.
+  # A heavy tail, as in `Zipf`, may have no moments. The law is geometric if the
+  # excess equals the mean.
   mean = tf.where(mean < np.inf, mean, tf.ones_like(mean))
   excess = tf.where(variance < np.inf, variance / mean - 1.0, mean)
   # The variance is `mean (1 + excess)` and `total_count` is `mean / excess`,
@@ -337,7 +340,7 @@ def _continuous(part: _Part, base: Distribution) -> Distribution:
   if bijector is None or not base.dtype.is_floating:
     raise ValueError(
       f'{part.name!r} must be of a discrete family that has a surrogate, or '
-      'have a default event-space bijector, but is a '
+      'have a default event-space bijector; got a '
       f'`{type(base).__name__}`. Pin it, or build the surrogate by hand.'
     ) from cause
   return tfp.experimental.vi.build_factored_surrogate_posterior(

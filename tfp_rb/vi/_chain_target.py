@@ -1,4 +1,4 @@
-"""Targets that are sums over the time steps of a chain."""
+"""Declares targets that are sums over the time steps of a chain."""
 
 from collections.abc import Callable, Mapping
 import functools
@@ -17,7 +17,7 @@ __all__ = ['ChainTarget']
 
 tfd = tfp.distributions
 
-# A function of the user that returns terms of the log-density.
+# A user's function that returns terms of the log-density.
 _Term: TypeAlias = Callable[..., TensorLike]
 
 
@@ -108,7 +108,7 @@ class ChainTarget:
 
     Raises:
       TypeError: An argument is not callable.
-      ValueError: There is no term of the path.
+      ValueError: No term depends on the path.
     """
     self._terms = {
       'initial': initial,
@@ -125,7 +125,7 @@ class ChainTarget:
     if initial is transition is emission is None:
       raise ValueError(
         '`initial`, `transition` or `emission` must be given; got none. '
-        'Without them the target does not depend on the path.'
+        'Pass at least one, because the target must depend on the path.'
       )
 
   def __repr__(self) -> str:
@@ -185,7 +185,7 @@ class ChainTarget:
     seeds = random.split_seed(seed, n=sample_size)
     if sample_size == 1:
       return one_loss(seeds[0])
-    # A loop, so that the functions are traced once. Its dtype must be known.
+    # A loop traces the functions only once. Its dtype must be known.
     laws, _ = joint.run({}, [], None, seed=(0, 0))
     chain, _ = _chain_of(joint.with_batch_of_whole(laws[path], 0), '')
     losses = tf.map_fn(
@@ -226,7 +226,7 @@ class ChainTarget:
     )
     unary, pairwise = _terms_of_path(call, chain, [*batch_shape, *series])
     loss = -entropy - chain.expectation(unary, pairwise)
-    # The last axes are several series, for which there is one loss.
+    # Sum over the last axes, which hold several series, for a single loss.
     loss = tf.reduce_sum(loss, axis=list(range(-num_series_axes, 0)))
     other = call('other', [], batch_shape)
     if other is not None:
@@ -322,8 +322,8 @@ def _check_terms(terms: Any, name: str, shape: list[Any]) -> tf.Tensor:
   if not is_right:
     raise ValueError(
       f'`{name}` must return a Tensor that broadcasts to the shape {expected}; '
-      f'got {terms.shape}. The last axes are those of the steps and states in '
-      'its arguments, and the batch comes before them.'
+      f'got {terms.shape}. Let the last axes be those of the steps and states '
+      'in its arguments, and put the batch before them.'
     )
   return terms
 

@@ -1,4 +1,4 @@
-"""Discrepancies between a target and a surrogate, as integrands."""
+"""Evaluates discrepancies between a target and a surrogate."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -43,7 +43,7 @@ class Discrepancy(CheckedIntegrand):
   def _value_at(self, log_ratio: tf.Tensor) -> tf.Tensor:
     # Where the target is 0, so is u = p / q, and u log u would be NaN.
     value = self._discrepancy_fn(tf.maximum(log_ratio, -_LARGE))
-    # A function of -_LARGE that is about as large means infinity.
+    # If the function of -_LARGE is about as large, its limit is infinite.
     infinity = tf.constant(np.inf, value.dtype)
     return tf.where(value > _LARGE**0.5, infinity, value)
 

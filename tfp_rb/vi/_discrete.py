@@ -1,4 +1,4 @@
-"""The discrete parts of a joint distribution as one distribution."""
+"""Combines the discrete parts of a joint distribution into one."""
 
 from collections.abc import Callable
 import math
@@ -18,7 +18,7 @@ tfd = tfp.distributions
 
 
 class DiscreteParts(Distribution):
-  """The discrete parts of a joint distribution, with values in one vector.
+  """Combines the discrete parts of a joint distribution into one vector.
 
   The dtype of the vector is that of the parts if all have the same one, and
   otherwise `float64`, which holds all values exactly.
@@ -154,7 +154,7 @@ class DiscreteParts(Distribution):
 
   def _log_prob(self, values: tf.Tensor) -> tf.Tensor:
     parts, n = self.unpack(values), shapes.leading(values)
-    # One run of the joint distribution gives all parts that depend on others.
+    # A single run of the joint distribution gives all dependent parts.
     laws = self._laws_given(parts, n) if any(self.depends) else self._laws
     terms = []
     for index, value in enumerate(parts):

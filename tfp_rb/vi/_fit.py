@@ -1,4 +1,4 @@
-"""Fits of surrogate posteriors."""
+"""Fits surrogate posteriors."""
 
 from collections.abc import Callable, Sequence
 import functools
@@ -27,7 +27,7 @@ def fit_surrogate_posterior(
   surrogate_posterior: Distribution,
   optimizer: Optimizer,
   num_steps: int,
-  convergence_criterion: Any = None,  # its class would load `tfp.optimizer`
+  convergence_criterion: Any = None,  # Naming its class loads `tfp.optimizer`.
   trace_fn: Callable[[tfp.math.MinimizeTraceableQuantities], Any] = _trace_loss,
   discrepancy_fn: Callable[[tf.Tensor], tf.Tensor] = tfp.vi.kl_reverse,
   sample_size: int | None = None,
@@ -42,8 +42,8 @@ def fit_surrogate_posterior(
   """Fits a surrogate posterior with discrete parts to a target, in place.
 
   This is `tfp.vi.fit_surrogate_posterior` for discrete parts. TFP's function
-  reparameterizes all parts; for discrete parts its expected gradient is 0, so
-  they only receive noise. Each step costs one call of the target, see
+  reparameterizes all parts. For discrete parts its expected gradient is 0, so
+  they receive only noise. Each step costs one call of the target; see
   `monte_carlo_variational_loss`.
 
   Args:
@@ -53,7 +53,7 @@ def fit_surrogate_posterior(
       `tfp.util.DeferredTensor`s.
     optimizer: Any object with `apply_gradients`: an optimizer of Keras 3, of
       `tf_keras`, or your own.
-    num_steps: Python `int`, the maximal number of steps.
+    num_steps: Python `int`, the largest number of steps.
     convergence_criterion: A `tfp.optimizer.convergence_criteria` that may end
       the fit earlier, or `None`.
     trace_fn: Callable that maps `tfp.math.MinimizeTraceableQuantities` to the
@@ -109,7 +109,8 @@ def fit_surrogate_posterior(
     gradient_estimator=gradient_estimator,
     exact_entropy=exact_entropy,
   )
-  # TensorFlow traces it once, to list its variables and for all steps.
+  # TensorFlow traces the loss once. That trace serves all steps, and lists the
+  # variables.
   loss_fn = tf.function(loss_fn, autograph=False)
   if trainable_variables is None:
     trainable_variables = _variables_with_gradient(loss_fn, seed)
@@ -117,9 +118,9 @@ def fit_surrogate_posterior(
   trainable_variables = tf.nest.flatten(trainable_variables)
   if not trainable_variables:
     raise ValueError(
-      '`surrogate_posterior` must have trainable variables, but the loss '
-      'depends on none. Give its parameters as `tf.Variable`s, or as '
-      '`tfp.util.TransformedVariable`s, not as Tensors made of them.'
+      '`surrogate_posterior` must have trainable variables; got a loss that '
+      'depends on none. Pass its parameters as `tf.Variable`s or '
+      '`tfp.util.TransformedVariable`s, not as Tensors computed from them.'
     )
   # A Keras optimizer creates variables in `build`, which is impossible inside
   # the compiled loop.
@@ -139,12 +140,12 @@ def fit_surrogate_posterior(
 
 
 def _check_optimizer(optimizer: Any) -> None:
-  # The class itself, without parentheses, has the method as well.
+  # The class of an optimizer, passed without parentheses, has the method, too.
   if not callable(getattr(optimizer, 'apply_gradients', None)) or isinstance(
     optimizer, type
   ):
     raise TypeError(
-      '`optimizer` must have a method `apply_gradients`, but is '
+      '`optimizer` must have a method `apply_gradients`; got '
       f'{optimizer!r}. Write, for example, `keras.optimizers.Adam(0.1)`.'
     )
 
@@ -165,7 +166,7 @@ def _variables_with_gradient(
       v for v, g in zip(variables, gradients, strict=True) if g is not None
     )
 
-  # With the signature of `minimize`, so that its calls reuse the trace.
+  # Use the signature of `minimize`, so that its calls reuse the trace.
   spec = None if seed is None else tf.TensorSpec([2], tf.int32)
   tf.function(trace_only, autograph=False).get_concrete_function(spec)
   return found

@@ -1,4 +1,4 @@
-"""The parts of a surrogate posterior, and how they depend on each other."""
+"""Splits a surrogate posterior into parts, and finds their dependencies."""
 
 from collections.abc import Callable, Mapping
 import functools
@@ -18,7 +18,7 @@ tfd = tfp.distributions
 
 
 class Split(NamedTuple):
-  """A surrogate posterior whose early continuous parts have been drawn.
+  """Holds a surrogate posterior whose early continuous parts have been drawn.
 
   Attributes:
     discrete: The distribution of all discrete parts, given the drawn parts.
@@ -88,7 +88,7 @@ def split(
     known = {i: joint.repeat(x, i, n) for i, x in early.items()}
     known.update(zip(joint.discrete, _unpack(discrete, values), strict=True))
     log_probs = []
-    if joint.early:  # These are shared, so one density serves all values.
+    if joint.early:  # All values share these parts, so one density is enough.
       log_probs.append(log_prob_of(joint.early, laws, early, None))
     if joint.late:
       late_laws, drawn = joint.run(known, joint.late, n, seed)
@@ -117,15 +117,15 @@ def _discrete_of(
       raise NotImplementedError(
         f'Part `{joint.names[i]}` of `surrogate_posterior` must be discrete '
         'with a partition, or fully reparameterizable; got a '
-        f'`{type(laws[i]).__name__}`. Register a partition by '
+        f'`{type(laws[i]).__name__}`. Register a partition with '
         '`@tfp_rb.RegisterPartition`, or use another distribution.'
       )
     if law.batch_shape != joint.batch_shape:
       raise ValueError(
-        'The discrete parts of `surrogate_posterior` must have the batch shape '
-        f'of the whole, {joint.batch_shape}; part `{joint.names[i]}` has '
-        f'{law.batch_shape}. Broadcast it by `tfd.BatchBroadcast`, or make the '
-        'batch of the others an event by `tfd.Independent`.'
+        'The discrete parts of `surrogate_posterior` must have its whole batch '
+        f'shape, {joint.batch_shape}; got {law.batch_shape} for part '
+        f'`{joint.names[i]}`. Broadcast it with `tfd.BatchBroadcast`, or make '
+        'the batch of the other parts an event with `tfd.Independent`.'
       )
   if len(alone) == 1:
     return alone[0]
@@ -134,7 +134,7 @@ def _discrete_of(
     """Returns all discrete parts, given the values of the first ones."""
     known = {i: joint.repeat(x, i, n) for i, x in early.items()}
     known.update(zip(joint.discrete, values, strict=False))
-    # Nothing is drawn, but without a seed XLA warns about stateful ones.
+    # Nothing is drawn, but without a seed XLA warns about stateful seeds.
     laws, _ = joint.run(known, [], n, seed=(0, 0))
     return [joint.with_batch_of_whole(laws[i], 1) for i in joint.discrete]
 
@@ -147,15 +147,15 @@ def _discrete_of(
 
 def _entropy_of(joint: 'Joint', laws: list[Distribution]) -> tf.Tensor:
   """Returns the entropy of all parts, if none depends on a discrete one."""
-  # It is then the sum of the entropies at the drawn early parts. If a part
-  # depended on a discrete one, its mean entropy would be needed.
+  # The result is the sum of the entropies, given the drawn early parts. If a
+  # part depended on a discrete one, it would take a mean over that one.
   entropies = []
   for i, (law, name) in enumerate(zip(laws, joint.names, strict=True)):
     if joint.depends(i, on=joint.discrete):
       raise NotImplementedError(
-        '`exact_entropy=True` needs a `surrogate_posterior` of which no part '
-        f'depends on a discrete one, but `{name}` may. Use '
-        '`exact_entropy=False`.'
+        '`exact_entropy` must be False if a part of `surrogate_posterior` '
+        f'depends on a discrete one; got True, and `{name}` may depend on one. '
+        'Use `exact_entropy=False`.'
       )
     entropies.append(entropy_of(law, name))
   return joint.total(entropies, None)
@@ -167,13 +167,13 @@ def entropy_of(law: Distribution, name: str) -> tf.Tensor:
     return law.entropy()
   except NotImplementedError as error:
     raise NotImplementedError(
-      f'`exact_entropy=True` needs the entropy of every part, but `{name}`, '
-      f'a `{type(law).__name__}`, has none. Use `exact_entropy=False`.'
+      '`exact_entropy` must be False if a part has no `entropy`; got True, and '
+      f'`{name}` is a `{type(law).__name__}`. Use `exact_entropy=False`.'
     ) from error
 
 
 class Joint:
-  """A joint distribution whose parts are numbered in the order of `tf.nest`.
+  """Wraps a joint distribution, with parts numbered in the order of `tf.nest`.
 
   Attributes:
     batch_shape: `tf.TensorShape` to which the batch shapes of the parts
@@ -237,12 +237,12 @@ class Joint:
         if self.depends(i, on=[j]):
           raise ValueError(
             'The discrete parts of `surrogate_posterior` must not depend on a '
-            'continuous part that depends on a discrete one, but '
-            f'`{self.names[i]}` comes after `{self.names[j]}`, which comes '
-            'after a discrete part. Put the continuous parts before or after '
-            'all discrete ones. (A part of a list or a dictionary that is not '
-            'a callable depends on nothing and may come anywhere. In a '
-            'coroutine a part counts as depending on all previous ones.)'
+            'continuous part that depends on a discrete one; got '
+            f'`{self.names[i]}` after `{self.names[j]}`, which comes after a '
+            'discrete part. Put the continuous parts before or after all '
+            'discrete ones. (A part of a list or a dictionary that is not a '
+            'callable depends on nothing and may come anywhere. In a coroutine '
+            'a part counts as depending on all previous ones.)'
           )
 
   def _read_graph(self) -> None:
@@ -255,7 +255,7 @@ class Joint:
       unnamed = [f'var{i}' for i in numbers]
       self.names = list(getattr(structure, '_fields', unnamed))
     self._order = list(numbers)
-    if callable(model):  # Of a coroutine only the order is known.
+    if callable(model):  # A coroutine reveals only the order of its parts.
       self._parents = [list(range(i)) for i in numbers]
       return
     graph = self._q.resolve_graph()
@@ -290,7 +290,7 @@ class Joint:
   def _filled(
     self, known: dict[int, tf.Tensor], drawn: list[int], num_values: Any
   ) -> Any:
-    """Returns values for all parts: `None` if drawn, zeros if not needed."""
+    """Returns values of all parts: `None` if drawn, zeros if not needed."""
     lead = [] if num_values is None else [num_values]
 
     def value_of(i: int) -> tf.Tensor | None:
@@ -313,7 +313,7 @@ class Joint:
     """Runs the joint distribution once.
 
     Args:
-      known: Dictionary, numbers of parts to their values.
+      known: Dictionary from the numbers of parts to their values.
       drawn: List of numbers of parts that are drawn.
       num_values: The size of the first axis of the values, or `None` if they
         have none.
@@ -329,9 +329,9 @@ class Joint:
       laws, values = self._q.sample_distributions(value=value, seed=seed)
     except tf.errors.InvalidArgumentError as error:
       raise ValueError(
-        'The parts of `surrogate_posterior` must accept zeros in place of the '
-        'parts that they depend on, while these are not drawn yet, but one '
-        f'does not: {error}. Leave out its `validate_args=True`.'
+        'The parts of `surrogate_posterior` must accept zeros in place of '
+        f'parts that are not drawn yet; got the error: {error}. Leave out the '
+        '`validate_args=True` of the part that raised it.'
       ) from error
     return tf.nest.flatten(laws), tf.nest.flatten(values)
 
@@ -392,7 +392,7 @@ def _check_flat(q: Distribution) -> None:
     tf.nest.is_nested(kind) for kind in kinds
   ):
     raise NotImplementedError(
-      'The parts of `surrogate_posterior` must be single distributions, but '
-      f'one is a joint distribution itself: {q.dtype}. Make its parts parts of '
-      'the whole.'
+      'The parts of `surrogate_posterior` must be single distributions; got a '
+      f'part that is a joint distribution, with dtypes {q.dtype}. Make its '
+      'parts direct parts of `surrogate_posterior`.'
     )

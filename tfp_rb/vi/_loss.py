@@ -1,4 +1,4 @@
-"""Variational losses over discrete and mixed surrogate posteriors."""
+"""Estimates variational losses over discrete and mixed surrogates."""
 
 from collections.abc import Callable
 import functools
@@ -50,9 +50,9 @@ def monte_carlo_variational_loss(
   """Estimates `E_q[discrepancy_fn(log p(z) - log q(z))]` and its gradient.
 
   This is `tfp.vi.monte_carlo_variational_loss` for a surrogate posterior `q`
-  that is discrete, or discrete in some of its parts. The gradient w.r.t. the
-  parameters of discrete parts comes from an estimator of this library; that
-  w.r.t. the parameters of continuous parts is reparameterized.
+  that is discrete, or discrete in some of its parts. An estimator of this
+  library gives the gradient w.r.t. the parameters of discrete parts. The
+  gradient w.r.t. the parameters of continuous parts is reparameterized.
 
   ```none
   gradient   sum_i w_i (F + dF/dlog q - level) grad log q(d_i)  +  grad F
@@ -76,8 +76,8 @@ def monte_carlo_variational_loss(
 
   * A path of hidden states is a `distributions.CategoricalChain` or a
     `tfd.MarkovChain`. If the target is a sum over the time steps, pass a
-    `ChainTarget`: then no path is drawn. Otherwise paths are drawn, or summed
-    by the estimator, as any other discrete part.
+    `ChainTarget`: then no path is drawn. Otherwise the estimator draws or sums
+    paths, as for any other discrete part.
 
   Value and gradient are unbiased if the estimator is. The target is called
   once, with all atoms of the estimator.
@@ -95,26 +95,26 @@ def monte_carlo_variational_loss(
       `tfd.JointDistribution*` with discrete or reparameterizable parts. A
       discrete part may not depend on a continuous part that depends on a
       discrete one. If all parts are reparameterizable, this is TFP's loss. Each
-      discrete part that depends on others adds to the time of tracing, a few
-      seconds for half a dozen.
+      discrete part that depends on others makes tracing slower: with half a
+      dozen of them it takes a few seconds.
     sample_size: Python `int`, the number of draws, instead of the
       `num_samples` of the estimator. It does not average over quantities that
       are drawn once per call: the continuous parts before the discrete ones,
       and the joint value of many sites. Average the losses of several seeds for
       that. With a `ChainTarget` it is the number of draws of the continuous
       parts.
-    importance_sample_size: Must be 1: no importance-weighted bound is known for
-      a sum over atoms. (For such a bound TFP has
-      `tfp.vi.GradientEstimators.VIMCO`.)
+    importance_sample_size: Must be 1, because no importance-weighted bound is
+      known for a sum over atoms. (For such a bound use
+      `tfp.vi.GradientEstimators.VIMCO` of TFP.)
     discrepancy_fn: Callable, a Csiszar function in log-space: any of `tfp.vi`.
     gradient_estimator: A `GradientEstimator`. The default has a leave-one-out
-      baseline. For one variable, or parts that are single variables, it is that
-      of `tfp_rb.expectation`: a budget of three evaluations for up to 8 parts,
+      baseline. If every part is a single variable, it is the default of
+      `tfp_rb.expectation`: a budget of three evaluations for up to 8 parts,
       three joint draws for more. (With `sample_size`, it sums the best value
-      and draws that many others.) For a part with several sites it goes site by
-      site: it sums all symbols of each site if there are at most 16, otherwise
-      8 of them, and it draws two others. This costs many evaluations of the
-      target, and pays where the sites interact weakly: see
+      and draws that number of others.) If a part has several sites, it treats
+      one site at a time: it sums all symbols of a site if there are at most 16,
+      otherwise 8 of them, and it draws two others. This costs many evaluations
+      of the target, and pays if the sites interact weakly: see
       `tfp_rb.local_expectation`. Otherwise pass a
       `REINFORCE(baselines.LeaveOneOut(), num_samples=n)`. A chain counts as
       one part with one variable per step: a budget of three for up to 8 steps,
@@ -122,11 +122,11 @@ def monte_carlo_variational_loss(
     stopped_surrogate_posterior: A copy of `surrogate_posterior` with stopped
       gradients to its parameters. If given, it computes the log-density of the
       continuous parts (sticking the landing, [2]). Supported for
-      `tfp.vi.kl_reverse` only; elsewhere the gradient would be biased.
+      `tfp.vi.kl_reverse` only; otherwise the gradient would be biased.
     exact_entropy: Python `bool`, whether `surrogate_posterior.entropy()`
       replaces the estimate of the entropy. For `tfp.vi.kl_reverse` only.
     seed: As in TFP; see `tfp_rb.expectation`. (TFP draws the continuous parts,
-      and draws differently under XLA.)
+      and its draws under XLA differ from those in eager mode.)
     name: Python `str`, name of the scope of the operations.
 
   Returns:
@@ -279,7 +279,7 @@ def _pooled_log_densities(
     log_p = check_target(result, values.shape[:1])  # [N]
     if exact_entropy:
       return log_p, tf.zeros_like(log_p)
-    # `f` is evaluated at the atoms and nowhere else.
+    # A pool evaluates `f` only at its atoms.
     log_q = tf.stop_gradient(atoms.log_prob)
     return log_p, tf.cast(log_q, log_p.dtype)
 
@@ -297,7 +297,7 @@ def _integrand(
 
   def negative_log_ratio(values: tf.Tensor) -> tf.Tensor:
     # The derivative of F = log q - log p w.r.t. log q is 1. Its term in the
-    # gradient is the mean of the score, which is 0, and is left out. Then the
+    # gradient is the mean of the score, which is 0, so leave it out. Then the
     # signal is constant at q = p, and a baseline removes all variance.
     log_p, log_q = log_densities(values)
     return log_q - log_p
@@ -325,7 +325,7 @@ def _log_prob_at(
   relaxation = whole.relaxation()
   if relaxation is not None:
     return relaxation.log_prob_between(values)
-  # A linear path: the gradient w.r.t. the values, but not the parameters.
+  # Add a linear path, with a gradient w.r.t. the values but not the parameters.
   with tf.GradientTape() as tape:
     tape.watch(values)
     log_prob = whole.log_prob(values)  # [n] + batch_shape
