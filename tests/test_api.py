@@ -5,6 +5,7 @@ import importlib
 import inspect
 import pathlib
 import pkgutil
+import pydoc
 import re
 import types
 
@@ -111,6 +112,22 @@ def test_all_is_complete(name):
 def test_every_estimator_is_a_public_name_of_the_package():
   exported = importlib.import_module('tfp_rb.estimators').__all__
   assert set(exported) <= set(tfp_rb.__all__)
+
+
+def test_dir_lists_the_public_names_and_nothing_else():
+  on_first_use = ['datasets', 'diagnostics', 'models']
+  assert dir(tfp_rb) == sorted([*tfp_rb.__all__, *on_first_use])
+  assert all(inspect.ismodule(getattr(tfp_rb, name)) for name in on_first_use)
+
+
+def test_help_shows_the_public_names_and_nothing_else():
+  text = pydoc.render_doc(tfp_rb, renderer=pydoc.plaintext)
+  classes = re.findall(r'^    class (\w+)', text, flags=re.MULTILINE)
+  functions = text.partition('\nFUNCTIONS\n')[2].partition('\nDATA\n')[0]
+  shown = set(classes) | set(
+    re.findall(r'^    (\w+)\(', functions, re.MULTILINE)
+  )
+  assert shown and shown <= set(tfp_rb.__all__)
 
 
 # Docstrings.

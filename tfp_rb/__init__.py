@@ -1,12 +1,12 @@
-"""Rao-Blackwellized gradients of expectations over discrete distributions.
+"""Estimates gradients of expectations over discrete distributions.
 
-Imported when they are first used: `tfp_rb.diagnostics`, `tfp_rb.models` and
-`tfp_rb.datasets`.
+`tfp_rb.datasets`, `tfp_rb.diagnostics` and `tfp_rb.models` are imported when
+you first use them.
 """
 
-import importlib
-import types
-import typing
+import importlib as _importlib
+import types as _types
+import typing as _typing
 
 from tfp_rb import baselines, distributions, samplers, testing, vi
 from tfp_rb._comparisons import (
@@ -78,15 +78,22 @@ __all__ = [
   'vi',
 ]
 
-# Type checkers are to know what `__getattr__` imports.
-if typing.TYPE_CHECKING:
+# These imports tell type checkers what `__getattr__` imports.
+if _typing.TYPE_CHECKING:
   from tfp_rb import datasets as datasets
   from tfp_rb import diagnostics as diagnostics
   from tfp_rb import models as models
 
 
-def __getattr__(name: str) -> types.ModuleType:
-  # Imported when asked for: the core does without Keras.
-  if name in ('datasets', 'diagnostics', 'models'):
-    return importlib.import_module(f'tfp_rb.{name}')
-  raise AttributeError(f'`tfp_rb` has no attribute `{name}`.')
+_IMPORTED_ON_FIRST_USE = ('datasets', 'diagnostics', 'models')
+
+
+def __dir__() -> list[str]:
+  return sorted([*__all__, *_IMPORTED_ON_FIRST_USE])
+
+
+def __getattr__(name: str) -> _types.ModuleType:
+  # Import these modules on first use, because the core does not need Keras.
+  if name in _IMPORTED_ON_FIRST_USE:
+    return _importlib.import_module(f'tfp_rb.{name}')
+  raise AttributeError(f'module `tfp_rb` has no attribute `{name}`')
