@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Bernoulli experiment: section 5.1, Figures 1 and 2 of the paper.
 
 The loss is `E sum_i (b_i - p_i)^2` over three independent Bernoulli variables

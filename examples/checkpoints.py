@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes weights: `last.keras` and `best.keras`, backups, and warm starts.
 
 It differs from `keras.callbacks.ModelCheckpoint` and `BackupAndRestore` in

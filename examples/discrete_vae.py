@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Autoencoders with discrete codes: the benchmark of the field.
 
 Two models and protocols of the literature:

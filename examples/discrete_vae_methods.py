@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The methods that `discrete_vae.py` compares."""
 
 import math

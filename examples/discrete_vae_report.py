@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Figures and the table of `discrete_vae.py`, made of its CSV files alone."""
 
 import json

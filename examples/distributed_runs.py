@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs of an experiment that several processes make together.
 
 A run has the folder of `training_runs`, with `checkpoints` to resume from. The

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Gaussian mixture experiment: section 5.2, Figure 3 of the paper.
 
 200 observations in the plane, 10 clusters of unit variance with means from

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keeps files whole: digests, locks, and enough room on the disk.
 
 Each folder has a file `SHA256SUMS`, which `sha256sum --check` can read. A file

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Variational inference with discrete and continuous variables, in one call.
 
 A Bayesian mixture of 5 Gaussians in the plane, 200 observations: the latent

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Moving MNIST: section 5.4 of the paper, Figures 5 and 6, Table 2.
 
 A digit lies somewhere in a frame of 68 by 68 pixels. An autoencoder looks at

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Figures 5 and 6, reconstructions and Table 2 of moving MNIST."""
 
 import csv

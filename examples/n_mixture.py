@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The N-mixture experiment: Appendix A of the paper, infinitely many values.
 
 How many animals `N` are there, if each of 1000 counts `y_i` is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The variance of a gradient along the path of training, nearly for free.
 
 As in the literature on this benchmark, it is taken from moving averages of the

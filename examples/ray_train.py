@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trains the semi-supervised model with Ray Train, on several workers.
 
 Ray starts the workers, sets `TF_CONFIG` in each of them, and starts all of them

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the reports of the experiments on MNIST share.
 
 `paths.csv` has the rows of all runs, of `training_runs.py`; figures and tables

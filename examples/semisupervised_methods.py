@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The methods of the semi-supervised experiment, and their models."""
 
 import functools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Semi-supervised MNIST: section 5.3 of the paper, Table 1 and Figure 4.
 
 A variational autoencoder with a label, of which 5,000 of 50,000 are known. The

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Table 1, Figure 4 and generated digits of the semi-supervised experiment."""
 
 import csv

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The paper's grid of step sizes, compared on validation images."""
 
 import numpy as np

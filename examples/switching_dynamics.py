@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A switching linear dynamical system, with a posterior over whole paths.
 
 Each of 8 series has 200 steps and 3 regimes. Given the regimes the state is

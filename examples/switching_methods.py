@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The posteriors and estimators that `switching_dynamics.py` compares."""
 
 import collections

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The switching linear dynamical system of `switching_dynamics.py`.
 
 A point in the plane turns about the origin and shrinks towards it. The regime

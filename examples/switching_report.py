@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables and the figure of `switching_dynamics.py`."""
 
 import csv

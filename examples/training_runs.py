@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the experiments on MNIST share: runs that resume.
 
 A run is a method and a seed, in the folder `<output_dir>/<method>/<seed>`:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Distributions with a batch of any size, also one unknown while tracing."""
 
 from collections.abc import Callable

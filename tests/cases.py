@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which of many cases run in `make test`; `make test-all` runs all of them."""
 
 import itertools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Chains for tests, and their tables by brute force."""
 
 import functools

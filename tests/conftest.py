@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which tests run, in which order, and with which settings of TensorFlow."""
 
 import collections

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A worker of `test_distributed.py`: trains small models, reports its weights.
 
   python distributed_worker.py OUTPUT compare RB NVIL

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The mean over every outcome of the draws, and what it must be.
 
 The outcomes are those of the library; their mean must be the derivative of the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a test expects of an error: its type, and the argument it names."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A distribution that the library does not know, and a partition for it."""
 
 import tensorflow as tf

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Saves weights to a disk without room for them."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fuzz test: random problems against a brute-force table.
 
 Every problem is a distribution, an estimator and an integrand, made from one

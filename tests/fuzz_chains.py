@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Chains as families of the fuzz test, in naive numpy.
 
 The base value of a path is its number in lexicographic order, so a chain is a

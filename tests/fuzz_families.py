@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Families of the fuzz test: how TFP makes them, and their mass in naive numpy.
 
 Every function takes a dictionary `p` of float64 arrays, one entry for each

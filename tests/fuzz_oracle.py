@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the estimate of a fuzz problem must be, by brute force in numpy.
 
 Everything is flat inside: `[m, rows, sites]` for values, `[m, rows]` for their

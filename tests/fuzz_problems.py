@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A random problem as plain data: how it is made, repaired and simplified."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which operations a function is made of, and whether a GPU has them."""
 
 import tensorflow as tf

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The private parts of `tfp_rb` that tests use, under plain names.
 
 A test imports what is not public from here and nowhere else, so that only this

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A function as users run it: eagerly, as a graph, and compiled by XLA."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs Python code in a process of its own."""
 
 import pathlib

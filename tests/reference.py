@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A naive oracle: numpy loops over every value, and nothing of `tfp_rb`.
 
 A distribution is a table, a list of pairs `(value, probability)`. Everything

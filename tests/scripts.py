@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs a script of `examples/` in this process, which has TensorFlow already.
 
 A process of its own would take 7 seconds to import it. What a script changes,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Seeded computations of the library, to be repeated elsewhere.
 
 Each takes a number, the seed, and returns a list of arrays. The same number

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A user's own Keras model: an autoencoder with a code of four symbols."""
 
 import keras

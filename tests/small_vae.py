@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A semi-supervised autoencoder of few units, and images for it."""
 
 import keras

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trains, kills, damages files and restarts, over and over.
 
   make soak MINUTES=60 SEED=0

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calibrated tests of discrete samplers.
 
 A test of random draws can fail by chance and can pass by weakness. Both are

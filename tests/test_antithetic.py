@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Antithetic draws, DisARM and ARMS: every outcome of the uniforms, exactly.
 
 A draw is constant where its uniforms stay between two ends of the cumulated

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is public and documented."""
 
 import ast

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables of any length, searched by blocks: the best, the rest, and draws."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A budget on a product searches for joint values only where they matter."""
 
 import itertools

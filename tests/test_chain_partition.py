@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The partition of chains against tables by brute force."""
 
 import itertools

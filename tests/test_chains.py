@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`CategoricalChain` against sums over all paths by NumPy."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Log-probabilities at chosen values, divergences and entropies.
 
 Expected values are explicit sums over the tables of `reference.py`.

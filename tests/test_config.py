@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Configs: what they hold, which classes they find, and files of 0.1."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every estimator and every distribution of the zoo promises."""
 
 import functools

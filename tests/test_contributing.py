@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """CONTRIBUTING's recipes, followed by code from outside the package."""
 
 import json

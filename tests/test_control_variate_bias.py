@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """REBAR and RELAX are unbiased, and what noise is left."""
 
 import functools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """REBAR and RELAX train their own variables, downhill, and disturb nothing.
 
 The objective is the squared gradient of the whole estimate by the logits. Its

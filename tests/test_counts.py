@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Poisson, NegativeBinomial, Geometric, Binomial and Zipf.
 
 The reference is a long table of each law in extended precision, made of the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """MNIST: embedded, by TFDS, and the paper's split."""
 
 import importlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which estimator `expectation` uses if none is given, and what it costs."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Moments of gradients, masses, bounds, comparisons, plots."""
 
 import sys

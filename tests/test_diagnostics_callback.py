@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Keras callback that measures while a model is trained."""
 
 import pathlib

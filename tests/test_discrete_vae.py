@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The autoencoder with a discrete code: its bounds, steps and files."""
 
 import itertools

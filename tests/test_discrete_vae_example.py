@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The script that compares estimators on autoencoders with discrete codes."""
 
 import csv

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Training on several replicas, in one process and in two."""
 
 import csv

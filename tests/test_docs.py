@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The API reference is made without a warning and has every public name."""
 
 import warnings

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The python blocks of the docstrings run and give the values they show.
 
 A block may end a line with `expression  # ==> text`; the value, or what the

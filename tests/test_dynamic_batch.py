@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A batch whose size is not known while tracing, or that is empty."""
 
 import numpy as np

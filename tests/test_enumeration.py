@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every outcome of the draws, without a seed: value and gradient are unbiased.
 
 The outcomes are those of the library; what their mean must be is the derivative

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every error names the argument that is wrong."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A user's own Keras model: a subclass of `EstimatorModel` with one method."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An exception of the user reaches the user: the same object, everywhere."""
 
 import itertools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Any set of values may be summed: what is excluded, and the draws beside it.
 
 Probabilities come from TFP's own `prob` over a list of the support that is

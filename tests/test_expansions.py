@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """MuProp and DARN: `f` expanded about the mean, and about the atom."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Frames, windows and convolutions, against the same pixel by pixel."""
 
 import keras

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The short form of the fuzz test, and what the fuzz test has found."""
 
 import numpy as np

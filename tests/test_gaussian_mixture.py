@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Gaussian mixture experiment: its losses, gradients and results."""
 
 import csv

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Half precision, and dtypes that cannot hold the values."""
 
 import numpy as np

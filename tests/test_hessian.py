@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every outcome of the draws, without a seed: the Hessian is unbiased.
 
 Second derivatives are taken by nested tapes; their mean over all outcomes must

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Estimators that make their own joint draws: what all of them promise.
 
 DoubleControlVariate and Stein have no noise next to the draws, so their mean is

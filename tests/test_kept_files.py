@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files with digests, locks, and what happens when the disk is full."""
 
 import importlib

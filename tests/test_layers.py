@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Imports inside the package point one way."""
 
 import ast

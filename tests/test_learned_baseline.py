@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A learned baseline trains with the loss, downhill, and disturbs nothing."""
 
 import keras

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Site by site: `local_expectation`."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the library holds in memory: read off programs, and measured."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Discrete and continuous variables fitted together, and many sites."""
 
 import csv

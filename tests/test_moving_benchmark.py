@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The benchmark of the model with hard attention, without PyTorch."""
 
 import csv

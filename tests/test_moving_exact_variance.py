@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Closed forms of the variance by the location, and the script around them."""
 
 import csv

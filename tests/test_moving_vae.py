@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The autoencoder with hard attention: its loss and its steps."""
 
 import keras

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The N-mixture experiment: exact sums, both estimators, committed results."""
 
 import csv

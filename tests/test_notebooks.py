@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The notebooks run in their short form, and show their figures as they are."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finite values and gradients where probabilities or `f` are extreme."""
 
 import functools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """NVIL: the baseline's regression, centring and normalisation."""
 
 import keras

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The wheel holds the package only, and importing it is light."""
 
 from email import message_from_bytes
@@ -97,3 +98,11 @@ def test_import_loads_no_keras_matplotlib_or_datasets(wheel, tmp_path):
   *_, file, loaded = result.stdout.splitlines()
   assert pathlib.Path(file).is_relative_to(tmp_path)
   assert loaded == '[]'
+
+
+@pytest.mark.parametrize('folder', ['tfp_rb', 'tests', 'examples'])
+def test_every_python_file_names_its_licence_in_the_first_line(folder):
+  header = '# SPDX-License-Identifier: Apache-2.0'
+  files = sorted(ROOT.glob(f'{folder}/**/*.py'))
+  assert files
+  assert not [f for f in files if f.read_text().splitlines()[:1] != [header]]

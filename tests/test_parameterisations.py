@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each family by both of its parameters, also by raw `probs` variables.
 
 TFP normalises the `probs` of a categorical family in `log_prob`, so any

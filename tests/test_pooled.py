@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One budget for a whole batch: allocation, atoms, and no bias."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Diagnostics of pooled budgets: evaluations, comparisons, suggestions."""
 
 import sys

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models that spend one budget over the minibatch."""
 
 import keras

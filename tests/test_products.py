@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Products of sites: `Independent`, `Sample`, and one inside the other.
 
 The reference enumerates the product, or searches it best first with a heap,

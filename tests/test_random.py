@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Uniforms, seeds and indices: the same in eager, graph and XLA, and right."""
 
 import numpy as np

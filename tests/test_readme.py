@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The README's code and commands run, and print what the README shows."""
 
 import ast

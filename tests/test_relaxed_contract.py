@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the relaxed estimators promise: shapes, dtypes, calls, configs."""
 
 import keras

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Relaxed estimators at extremes, and what they refuse."""
 
 import itertools

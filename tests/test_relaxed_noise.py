@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gumbel noise given the atom: its law, and the gradients made of it."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Extreme distributions: impossible values, rare values, boundaries."""
 
 import numpy as np

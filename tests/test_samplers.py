@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draws without replacement and stratified draws: law, weights and moments.
 
 What can be enumerated is enumerated: sets of draws by brute force over all

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The benchmark of the semi-supervised model, without PyTorch or training."""
 
 import pathlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The script of the semi-supervised experiment: data, runs that resume."""
 
 import csv

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The semi-supervised autoencoder: its loss, its steps, what it saves."""
 
 import gc

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The soak test notices what it is to notice; a short form of it runs."""
 
 import pathlib

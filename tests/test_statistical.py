@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The calibrated test itself: it accepts and rejects as often as it says."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ReinMax and Gumbel-softmax: biased, and by how much."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The suggested estimator is the best by enumeration of all outcomes."""
 
 import itertools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The switching linear dynamical system: its density, resumed runs, results."""
 
 import csv

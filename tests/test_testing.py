@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`assert_unbiased` passes what is right and catches what is not."""
 
 import numpy as np

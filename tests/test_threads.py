@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Seeded calls give the same numbers next to other threads and on replicas."""
 
 from concurrent import futures

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Public signatures have types, for type checkers and editors to read."""
 
 import importlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Mistakes that are easily made, and what is said about them."""
 
 import collections

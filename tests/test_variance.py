@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every outcome of the draws, without a seed: variances and their theorems.
 
 Rows of a batch are separate problems. The variance is the total one, the trace

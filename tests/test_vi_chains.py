@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Variational inference over paths: against sums over all of them."""
 
 import itertools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fitting surrogate posteriors: close to the best one, in every set-up."""
 
 import warnings

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The variational loss of joint distributions: discrete and mixed parts."""
 
 import functools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The variational loss of a single discrete distribution."""
 
 import collections

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Surrogates have the shapes of the model's parts and start at its prior."""
 
 import collections

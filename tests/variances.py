@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Variances of all outcomes of the draws, on six problems of four values.
 
 Rows of a batch are separate problems. The variance is the total one, the trace

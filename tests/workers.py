@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Starts a program in several processes that train together on loopback."""
 
 import contextlib

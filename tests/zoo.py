@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All estimators and all registered distributions, for tests of contracts.
 
 A new estimator, baseline or partition gets a row here; `test_contract.py` fails

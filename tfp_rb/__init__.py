@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Estimates gradients of expectations over discrete distributions.
 
 `tfp_rb.datasets`, `tfp_rb.diagnostics` and `tfp_rb.models` are imported when

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Looks up log-probabilities, and compares distributions."""
 
 import tensorflow as tf

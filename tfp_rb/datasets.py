@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Loads MNIST, with or without a network connection."""
 
 import hashlib

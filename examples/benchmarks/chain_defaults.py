@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which default for a chain in `tfp_rb.vi`? Gradient variances.
 
 Surrogates are `CategoricalChain`s with random logits: flat, mixed or

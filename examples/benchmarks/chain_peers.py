@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compares chains with torch-struct and hmmlearn on random problems.
 
 * torch-struct: log-partition, scores of the k best paths, marginals of pairs of

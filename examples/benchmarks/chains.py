@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What chains cost, relative to one forward-backward pass.
 
 1. Ratios: the 8 best paths and one draw from the rest, and other methods of a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How good is the default estimator? Its variance over that of the best choice.
 
 Random problems with three evaluations of `f`. The choices are three draws, one

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Total variance of the gradient of a model, by pairs of gradients.
 
 Half the squared distance of two independent gradients has the total variance

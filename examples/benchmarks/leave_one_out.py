@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which leave-one-out baseline? Exact variances over a family of problems.
 
 `tfp_rb.baselines.LeaveOneOut` gives draw `j` the level `a F + (1 - a) mu_j`,

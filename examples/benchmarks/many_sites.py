@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Many sites: one by one, or the joint value? Variance and cost of a gradient.
 
 20 independent sites of 10 symbols, 10^20 joint values, with four costs `f`:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The matrix products of a training step, and nothing else.
 
 How fast a machine multiplies matrices of these sizes limits how fast it can

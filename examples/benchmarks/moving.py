@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a step of the autoencoder with hard attention costs.
 
 The model of section 5.4 of the paper in its sizes, float32 on the CPU. A step

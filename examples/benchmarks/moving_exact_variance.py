@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Exact gradient variance of the location in moving MNIST, at a checkpoint.
 
 `f` is evaluated at all 4,624 locations of a frame, with one draw of `z` each.

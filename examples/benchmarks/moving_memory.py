@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Peak memory of a process that trains the autoencoder with hard attention.
 
 `examples/moving_mnist.py` itself, an epoch of every method in a process of its

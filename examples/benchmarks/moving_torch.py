@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The autoencoder with hard attention in PyTorch, as a user would write it.
 
 With gathered windows, in a loop over the locations. For `moving.py`.

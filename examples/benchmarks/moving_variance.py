@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gradient variance of the autoencoder with hard attention at a checkpoint.
 
 64 frames of test digits are held fixed, and the gradient of their mean loss is

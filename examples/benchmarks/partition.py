@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a partition, and the library around `f`, costs.
 
 1. Top-5 and one draw from the rest of a batch of logits, over one

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One budget for a batch against a budget for each row, on random batches.
 
 Each problem is a batch of 8 categorical variables and a table of `f`. The

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which images a pooled budget evaluates more than once.
 
 `tfp_rb.pooled(budget_per_row=1.25)` makes 80 evaluations of `f` for a batch of

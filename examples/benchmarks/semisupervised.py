@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a step of the semi-supervised autoencoder costs, here and elsewhere.
 
 The model of section 5.3 of the paper in the sizes of the authors' code, float32

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The semi-supervised autoencoder in PyTorch, as a user would write it.
 
 And with storchastic. For `semisupervised.py`, which measures both.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gradient variance of the semi-supervised model at one checkpoint.
 
 Which estimator has the least variance for the same number of evaluations of

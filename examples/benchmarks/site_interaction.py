@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """When does `local_expectation` pay? Variance by the interaction of the sites.
 
 `S` Bernoulli sites with logits of scale 1, and costs `f` with variance 1 that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the benchmarks of training steps share: rows that take turns.
 
 A row has a name, the library and what it runs; it is a function that makes a

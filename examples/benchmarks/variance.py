@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which estimator? Gradient variances on three problems, side by side.
 
 A one-hot `z` is decoded by a layer and compared with a target,

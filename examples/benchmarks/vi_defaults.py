@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which default for a few discrete parts in `tfp_rb.vi`? Gradient variances.
 
 Surrogates with 1 to 4 Categorical parts of 5 values, independent or each given

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Seconds of an epoch with one worker and with two, of one core each.
 
   python examples/benchmarks/workers.py

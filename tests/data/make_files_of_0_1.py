@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes the files of version 0.1 that `test_config.py` loads.
 
 It ran once, with version 0.1 of the package on the path:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Baselines of `REINFORCE`: levels that are subtracted from `f`.
 
 One rule keeps them unbiased: draw `j` may use any level that is computed

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Defines a baseline with a given level."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Defines the baseline of REINFORCE+: the value at an independent draw."""
 
 import tensorflow as tf

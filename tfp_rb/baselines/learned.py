@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Defines a baseline that is learned by regression."""
 
 import tensorflow as tf

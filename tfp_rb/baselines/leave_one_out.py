@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Defines a baseline that averages over the other draws."""
 
 from typing import Literal

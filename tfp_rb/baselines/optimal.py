@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Defines the baseline of least variance."""
 
 import tensorflow as tf

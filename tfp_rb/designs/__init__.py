@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Designs choose the atoms of an estimate and their weights."""
 
 from tfp_rb.designs.atoms import (

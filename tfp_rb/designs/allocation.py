@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Allocates the evaluations of a pool to the rows of a batch.
 
 The best value of each row is evaluated. `n` evaluations are left for all the

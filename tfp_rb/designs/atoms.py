@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Defines atoms, the points at which `f` is evaluated, and their weights."""
 
 from collections.abc import Callable

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Splits a budget of evaluations between sums and draws, for each row."""
 
 import math

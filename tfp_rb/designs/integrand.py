@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Wraps the user's `f`, the integrand, and checks its results."""
 
 from collections.abc import Callable

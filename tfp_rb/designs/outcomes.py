@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lists all outcomes of a pool, for exact moments."""
 
 import itertools

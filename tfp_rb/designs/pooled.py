@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Chooses the atoms of a pool: one budget for all rows of a batch."""
 
 from typing import NamedTuple

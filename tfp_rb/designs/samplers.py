@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draws from the rest: independently, dependently, or without replacement."""
 
 import abc

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Evaluates `f` at the atoms of sites, in one call or in chunks."""
 
 import tensorflow as tf

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Atoms that change one site of a product at a time."""
 
 from typing import NamedTuple

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Computes probabilities of sets that are drawn without replacement.
 
 Let `p` be the law of the first draw and `S` the set that was drawn. `phi(C)` is

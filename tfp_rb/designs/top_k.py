@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sums over the best values, or over given ones, and draws from the rest."""
 
 from typing import Any

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measures the variance of gradients, and suggests an estimator.
 
 Every variance here is a total variance: the sum of the variances of all

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compares exact variances with the bounds of the paper's propositions."""
 
 from collections.abc import Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Computes variances of score-function gradients in closed form, in NumPy.
 
 `k` values are summed and `M` are drawn from the rest, which has mass `R` and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compares estimators at an equal number of evaluations of `f`."""
 
 from collections.abc import Callable, Mapping

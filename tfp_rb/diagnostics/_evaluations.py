@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measures how a pooled budget is spent over the rows of a batch."""
 
 from typing import cast

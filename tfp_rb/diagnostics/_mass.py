@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Computes the mass that remains to be sampled after the best values."""
 
 import tensorflow as tf

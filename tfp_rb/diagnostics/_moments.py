@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Computes the exact mean, variance and bias of a gradient."""
 
 from collections.abc import Sequence

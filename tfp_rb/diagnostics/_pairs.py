@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Estimates mean, variance and bias of a gradient from pairs of gradients."""
 
 from collections.abc import Callable, Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plots results, with series that can be told apart without colours."""
 
 from collections.abc import Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Computes the variance of a pooled estimator from tables of the rows."""
 
 from collections.abc import Sequence

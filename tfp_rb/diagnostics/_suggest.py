@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Suggests an estimator for a given number of evaluations of `f`."""
 
 from collections.abc import Iterator

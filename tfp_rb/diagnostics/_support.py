@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lists values of a distribution with `f` and the scores at them, as arrays."""
 
 from typing import NamedTuple

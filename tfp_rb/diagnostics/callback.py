@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Defines a Keras callback that measures gradients during training."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Provides distributions that TFP lacks: chains over finitely many states."""
 
 # This module registers divergences when it is imported.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rearranges batches of chains for the recursions, and their results back.
 
 The recursions take factors `[T, rows, K, K]` and paths `[T, rows, n]`, where

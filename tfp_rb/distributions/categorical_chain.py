@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Defines Markov chains over a finite set of states."""
 
 from typing import Any

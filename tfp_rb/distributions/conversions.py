@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Converts potentials, hidden Markov models and Markov chains to logits."""
 
 from typing import Any

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Registers the divergences of chains."""
 
 import tensorflow as tf

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the recursions over the time steps of chains.
 
 A chain over `K` states and `T` steps is given by its *factors*, `[T, rows, K,

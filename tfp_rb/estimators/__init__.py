@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gradient estimators: each defines `g`, the gradient at an atom."""
 
 from tfp_rb.estimators.arms import ARMS

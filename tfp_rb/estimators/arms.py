@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Defines ARMS: antithetic draws of bits with a leave-one-out baseline."""
 
 import tensorflow as tf

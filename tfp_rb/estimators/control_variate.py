@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Defines the base class of REBAR and RELAX."""
 
 import abc

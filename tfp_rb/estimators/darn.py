@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Defines DARN: the score function with a biased, linear baseline."""
 
 import tensorflow as tf

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Chooses an estimator if the user does not."""
 
 from tfp_rb import baselines

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Defines DisARM: antithetic pairs of draws of bits."""
 
 from typing import Any

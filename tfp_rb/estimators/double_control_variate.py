@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Defines leave-one-out gradients with linear expansions of `f`."""
 
 import tensorflow as tf

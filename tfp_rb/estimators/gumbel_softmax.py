@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Defines the Gumbel-softmax estimator."""
 
 import tensorflow as tf

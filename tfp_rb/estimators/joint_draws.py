@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Defines the base class of estimators with several joint draws."""
 
 import abc

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Defines the local expectation gradient, Rao-Blackwellized at each site."""
 
 from typing import Any

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Defines MuProp: the score function with a linear control variate."""
 
 import tensorflow as tf

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Defines NVIL: the score function with an input-dependent baseline."""
 
 from collections.abc import Callable

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pools a budget: spends evaluations where they matter in a batch."""
 
 from collections.abc import Callable

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rao-Blackwellizes estimators: sums the best atoms, and draws the others."""
 
 from collections.abc import Callable

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Defines REBAR, which uses the relaxed `f` as a control variate."""
 
 from typing import Any

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Defines ReinMax, a straight-through estimator of second order."""
 
 import tensorflow as tf

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Defines RELAX, with any control variate of the relaxed atom."""
 
 from collections.abc import Callable

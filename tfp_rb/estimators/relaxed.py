@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Relaxes one-hot atoms, with Gumbel noise given the atom.
 
 A relaxed estimator works on sites of `K` classes each. A `Bernoulli` is a site

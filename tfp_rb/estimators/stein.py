@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Defines RODEO, with control variates from a discrete Stein operator."""
 
 from collections.abc import Callable

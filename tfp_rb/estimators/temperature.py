@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads the temperatures of relaxations: numbers, variables and schedules."""
 
 from typing import Any

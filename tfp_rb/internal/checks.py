@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks arguments for many modules."""
 
 import inspect

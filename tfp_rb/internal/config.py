@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Converts estimators, baselines and samplers to plain data and back."""
 
 import importlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Chooses dtypes that are wide enough."""
 
 import tensorflow as tf

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Defines the custom gradients that the estimators use.
 
 No other module uses `tf.custom_gradient`. The functions take and return Tensors

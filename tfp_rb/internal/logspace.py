@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Computes log-probabilities without NaN where something is impossible.
 
 An impossible value has the log-probability `-inf`, and its gradient is 0. TFP

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs loops as graphs, in eager mode as well."""
 
 from collections.abc import Callable

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draws random numbers that agree in eager mode, in graphs and under XLA.
 
 For the same stateless seed, TensorFlow draws different floats in eager mode and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Exchanges Tensors between the replicas of `tf.distribute`."""
 
 import tensorflow as tf

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Represents shapes as lists of Python ints and, if unknown, scalar Tensors."""
 
 import tensorflow as tf

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names the types that many signatures share."""
 
 from collections.abc import Callable, Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keras models with discrete latent variables: the paper's and your own."""
 
 from tfp_rb.models._pixels import binarize

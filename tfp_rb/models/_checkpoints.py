@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes and reads checkpoints of a run; only the chief's are kept."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Places digits in frames, and cuts windows out of frames."""
 
 import tensorflow as tf

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Computes the metrics of a model: means over steps."""
 
 from collections.abc import Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Binarizes grey images at random."""
 
 import tensorflow as tf

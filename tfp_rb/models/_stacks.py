@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Counts the steps of stacks of batches in `fit`, or unstacks them."""
 
 import math

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds the workers of a `tf.distribute` strategy, and the data of each."""
 
 from collections.abc import Callable, Iterator

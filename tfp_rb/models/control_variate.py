@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Defines a network for the control variate of RELAX."""
 
 from typing import Any

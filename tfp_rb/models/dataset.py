@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prepares datasets for `fit`."""
 
 import tensorflow as tf

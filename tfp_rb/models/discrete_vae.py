@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Defines a variational autoencoder with discrete latent variables."""
 
 from collections.abc import Sequence

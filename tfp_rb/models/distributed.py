@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trains and evaluates models on several devices and machines."""
 
 from collections.abc import Callable, Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Defines a Keras layer that holds an estimator and saves its variables."""
 
 from typing import Any

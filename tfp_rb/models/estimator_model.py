@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Defines the base class of Keras models with a discrete latent variable."""
 
 from collections.abc import Mapping

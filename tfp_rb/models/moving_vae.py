@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Defines the autoencoder with hard attention of section 5.4 of the paper."""
 
 import functools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Defines the semi-supervised autoencoder of section 5.3 of the paper."""
 
 from collections.abc import Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Splits a distribution into its most probable values and the rest."""
 
 # These modules register their families when they are imported.

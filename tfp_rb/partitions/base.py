@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Defines partitions: the best values of a distribution, and its rest."""
 
 from collections.abc import Callable

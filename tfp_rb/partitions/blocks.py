@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Searches a long table of log-masses in two levels.
 
 The best entries and a draw from the others need two passes over the table: a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Partitions the paths of chains over a finite set of states.
 
 The `k` best paths are found by dynamic programming. The rest is a disjoint

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Defines the families of counts: the odds and tails of each `Window`."""
 
 from collections.abc import Callable

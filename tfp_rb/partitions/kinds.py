@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Registers the kind of values of families that have no partition.
 
 A model may contain such a family: `vi.build_factored_surrogate_posterior`

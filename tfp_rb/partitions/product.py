@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Partitions products of independent sites: `Independent` and `Sample`.
 
 Neither the best values nor the rest requires an enumeration of the product.

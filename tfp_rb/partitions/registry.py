@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds the partition of a distribution by its class."""
 
 from collections.abc import Callable

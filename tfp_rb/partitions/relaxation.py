@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Represents distributions by one-hot vectors, for relaxed estimators."""
 
 from collections.abc import Callable

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Partitions families whose values are enumerated in a table of logits."""
 
 import numpy as np

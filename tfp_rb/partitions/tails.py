@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draws integers outside a window, or outside a set, by inverse CDF.
 
 All computations are in float64. A tail is measured from its own side: a tail

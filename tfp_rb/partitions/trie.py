@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds the best joint values of independent sites, and the complement of sets.
 
 The symbols of a site are numbered; a joint value is a vector of such numbers.

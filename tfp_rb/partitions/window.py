@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Partitions families of counts: the best values form a window at the mode.
 
 The `k` most probable values of a unimodal family are contiguous, so `2 k + 1`

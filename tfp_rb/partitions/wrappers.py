@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Partitions distributions that rearrange or shift another one."""
 
 import tensorflow as tf

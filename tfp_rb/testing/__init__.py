@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests for your own estimators and partitions."""
 
 from tfp_rb.testing.unbiased import UnbiasednessReport, assert_unbiased

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Enumerates all outcomes of an estimator: exact moments without randomness.
 
 An estimator draws all its atoms from the partition that it is given. Here that

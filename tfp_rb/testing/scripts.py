@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads the draws of a partition from a script instead of making them."""
 
 import math

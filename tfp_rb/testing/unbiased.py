@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests whether an estimator is unbiased."""
 
 from collections.abc import Callable, Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fits discrete and mixed surrogate posteriors by variational inference."""
 
 # `_beam` registers its partition when it is imported.

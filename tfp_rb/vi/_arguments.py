@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks the arguments of a variational loss, and chooses an estimator."""
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Partitions several discrete variables, each given the previous ones.
 
 A beam search finds the best values: it lists the `k` best continuations of each

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builds trainable mean-field surrogates of models with discrete parts."""
 
 from collections.abc import Callable, Mapping

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Declares targets that are sums over the time steps of a chain."""
 
 from collections.abc import Callable, Mapping

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Evaluates discrepancies between a target and a surrogate."""
 
 from collections.abc import Callable

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Combines the discrete parts of a joint distribution into one."""
 
 from collections.abc import Callable

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fits surrogate posteriors."""
 
 from collections.abc import Callable, Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Splits a surrogate posterior into parts, and finds their dependencies."""
 
 from collections.abc import Callable, Mapping

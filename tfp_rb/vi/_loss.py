@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Estimates variational losses over discrete and mixed surrogates."""
 
 from collections.abc import Callable
