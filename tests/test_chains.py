@@ -585,6 +585,11 @@ def test_terms_of_wrong_shapes_are_refused(terms, argument):
     make('random').expectation(**terms)
 
 
+def test_a_function_in_place_of_terms_is_refused():
+  with raises(TypeError, 'unary_terms'):
+    make('random').expectation(lambda z: tf.reduce_sum(z, axis=-1))
+
+
 def test_chains_of_other_sizes_have_no_divergence():
   with raises(ValueError, 'other'):
     make('random').kl_divergence(make('four states'))

@@ -764,6 +764,18 @@ def test_terms_of_wrong_kinds_are_refused(result):
     loss_of(terms(emission=lambda *_: result), of_chain(A, B))
 
 
+@pytest.mark.parametrize('name', ['initial', 'transition', 'emission', 'other'])
+def test_functions_that_do_not_take_all_parts_are_refused(name):
+  q = tfd.JointDistributionNamed(
+    {'path': of_chain(A, B), 'scale': tfd.LogNormal(np.float64(0.0), 1.0)}
+  )
+  takes_all = lambda *_, scale: tf.zeros([], tf.float64)
+  functions = dict.fromkeys(['initial', 'transition', 'emission'], takes_all)
+  target = terms(**{**functions, name: lambda *_: tf.zeros([], tf.float64)})
+  with raises(TypeError, name):
+    loss_of(target, q)
+
+
 def test_a_target_without_functions_is_refused():
   with raises(ValueError, 'transition'):
     tfp_rb.vi.ChainTarget(other=lambda: 0.0)

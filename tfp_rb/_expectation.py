@@ -62,7 +62,8 @@ def expectation(
       `rao_blackwellize(REINFORCE(baselines.LeaveOneOut()), budget=3)`, which
       sums a support of at most three values exactly. For a product of more
       sites, and for a distribution without a registered partition, it is
-      `REINFORCE(baselines.LeaveOneOut(), num_samples=3)`.
+      `REINFORCE(baselines.LeaveOneOut(), num_samples=3)`. The steps of a chain
+      count as sites.
     seed: As in TFP: a stateless seed (`int32[2]`) gives the same atoms in
       eager mode, in graphs and under XLA; an `int` or `None` is stateful.
     name: Python `str`, name of the scope of the operations.

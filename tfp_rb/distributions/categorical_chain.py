@@ -32,8 +32,8 @@ class CategoricalChain(CompositeDistribution):
 
   **Sums over the time steps need no sampling.** If `f(z)` is a sum of terms
   that depend on `z_t` or on `(z_{t-1}, z_t)` each, `expectation` computes
-  `E[f]` and its gradient exactly. Estimators such as `tfp_rb.expectation` are
-  for an `f` of the whole path, for example a Kalman filter that runs along it.
+  `E[f]` and its gradient exactly. For an `f` of the whole path, for example a
+  Kalman filter that runs along it, use `tfp_rb.expectation` with an estimator.
 
   #### Transitions that do not change
 
@@ -378,6 +378,7 @@ class CategoricalChain(CompositeDistribution):
         broadcast against the dimensions in front of the terms.
 
     Raises:
+      TypeError: The terms are a function.
       ValueError: The terms have another number of steps or states, or there are
         none.
     """

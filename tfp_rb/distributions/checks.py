@@ -187,6 +187,12 @@ def check_terms(
       [num_transitions, num_states, num_states],
     ),
   ):
+    if callable(terms):
+      raise TypeError(
+        f'`{name}` must be a Tensor; got {terms!r}. Evaluate the terms at all '
+        'steps and states. For a function of the whole path, use '
+        '`tfp_rb.expectation`.'
+      )
     if terms is not None:
       (terms,) = convert(**{name: terms})
       terms = tf.cast(terms, wide)

@@ -3,6 +3,7 @@
 
 from collections.abc import Callable, Mapping
 import functools
+import inspect
 from typing import Any, TypeAlias
 
 import tensorflow as tf
@@ -259,6 +260,7 @@ class ChainTarget:
     function = self._terms[name]
     if function is None:
       return None
+    _check_signature(function, name, [*arguments, *others], named)
     terms = function(*arguments, *others, **named)
     return tf.cast(_check_terms(terms, name, shape), dtype)
 
@@ -295,6 +297,24 @@ def _terms_of_path(
     None if unary is None else _with_rank(unary, 2),
     None if pairwise is None else _with_rank(pairwise, 3),
   )
+
+
+def _check_signature(
+  function: _Term, name: str, arguments: list[Any], named: dict[str, Any]
+) -> None:
+  """Raises if a function does not take the steps, states and other parts."""
+  try:
+    signature = inspect.signature(function)
+  except ValueError:  # a built-in function may have none
+    return
+  try:
+    signature.bind(*arguments, **named)
+  except TypeError as e:
+    parts = f' and the continuous parts {list(named)} by name' if named else ''
+    raise TypeError(
+      f'`{name}` must take {len(arguments)} positional arguments{parts}; got '
+      f'the signature {signature} ({e}). Every function takes all parts.'
+    ) from e
 
 
 def _with_rank(x: tf.Tensor, rank: int) -> tf.Tensor:
