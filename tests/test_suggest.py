@@ -480,3 +480,13 @@ def test_the_reason_says_by_what_the_gradient_is_taken(kind):
   found = diagnostics.suggest(lambda z: tf.gather([1.0, 5.0, 2.0], z), q, 2)
   by = 'trainable variables' if kind is tf.Variable else 'logits of the values'
   assert found.reason.endswith(f', of the gradient with respect to the {by}.')
+
+
+@pytest.mark.filterwarnings('error::RuntimeWarning')
+def test_paths_whose_probability_underflows_have_finite_variances():
+  q = tfp_rb.distributions.CategoricalChain(
+    tf.zeros([3]), tf.zeros([199, 3, 3])
+  )
+  f = lambda z: tf.reduce_sum(tf.cast(z, tf.float32), axis=-1) ** 2
+  found = diagnostics.suggest(f, q, budget=3)
+  assert all(np.isfinite(option.variance) for option in found.table)

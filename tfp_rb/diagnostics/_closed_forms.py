@@ -104,7 +104,10 @@ def _levels(
   if num_draws == 1:
     # There is no other draw, so the level is a mean over the summed atoms. They
     # are possible because they are more probable than the values of the rest.
-    return -float(np.average(above, weights=summed[-1] / summed)), 0.0
+    # The probability of a single path of a long chain can underflow to 0.
+    possible = np.where(summed > 0.0, summed, 1.0)
+    weights = np.where(summed > 0.0, summed[-1] / possible, 1.0)
+    return -float(np.average(above, weights=weights)), 0.0
   share = mass / (2.0 * (num_draws - 1) ** 2)  # of `form='mixed'`
   return -share * excess, 1.0 - np.sum(summed) * share
 
