@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Computes the exact gradient by enumeration."""
 
+import math
 import os
 
 import tensorflow as tf
@@ -51,7 +52,11 @@ class Exact(GradientEstimator):
     # `best` raises if the distribution has no registered partition.
     num_values = whole.best(0).num_values
     if num_values is None or num_values > _MOST_VALUES:
-      found = num_values or 'an infinite or statically unknown number of'
+      found: int | str = num_values or (
+        'an infinite or statically unknown number of'
+      )
+      if num_values and num_values > 10**12:  # too many digits to read
+        found = f'about 1e{math.log10(num_values):.0f}'
       raise ValueError(
         f'`distribution` must have at most {_MOST_VALUES} values for `Exact`; '
         f'got a `{whole.name}` with {found} values. Sum the most probable '
