@@ -805,6 +805,9 @@ UNFIT = {
   'two discrete parts': lambda: tfd.JointDistributionSequential(
     [of_chain(A, B), tfd.Bernoulli(logits=0.0)]
   ),
+  'a batch that the chain lacks': lambda: tfd.JointDistributionNamed(
+    {'path': of_chain(A, B), 'means': tfd.Normal([0.0, 1.0, 2.0], 1.0)}
+  ),
   'a continuous part that depends on the path': lambda: (
     tfd.JointDistributionSequential(
       [of_chain(A, B), lambda z: tfd.Normal(tf.cast(z[..., 0], tf.float64), 1)]

@@ -169,6 +169,7 @@ class ChainTarget:
 
     def one_loss(seed: StatelessSeed) -> tf.Tensor:
       laws, drawn = joint.run({}, joint.early, None, seed)
+      _check_batch(laws[path], joint, path)
       loss = self._loss_of_path(
         joint.with_batch_of_whole(laws[path], 0),
         joint.names[path],
@@ -384,6 +385,18 @@ def _number_of_path(joint: Joint) -> int:
       'coroutine a part counts as depending on all previous ones.)'
     )
   return joint.discrete[0]
+
+
+def _check_batch(law: Distribution, joint: Joint, path: int) -> None:
+  """Raises if other parts have batch dimensions that the chain lacks."""
+  own, whole = law.batch_shape, tf.TensorShape(joint.batch_shape)
+  if own.rank is not None and own.rank < (whole.rank or 0):
+    raise ValueError(
+      '`surrogate_posterior` must have the batch shape of its chain for a '
+      f'`ChainTarget`; got {whole}, and {own} for `{joint.names[path]}`. Wrap '
+      'the other parts in `tfd.Independent`, so that their dimensions are '
+      'part of the event.'
+    )
 
 
 def _arguments_besides(
