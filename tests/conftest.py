@@ -3,6 +3,8 @@
 
 import collections
 import os
+import pathlib
+import sys
 import zlib
 
 import pytest
@@ -17,6 +19,10 @@ os.environ.setdefault(
   'XLA_FLAGS',
   '--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true',
 )
+
+# The tests import `examples`, which is not installed. The folder comes last, so
+# that `tfp_rb` is the installed package.
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
 
 # They take ten seconds and more, so they start first: one that starts last
 # leaves the other processes without work.

@@ -40,8 +40,7 @@ def check_weights(folder, is_known_before):
     is_known_before: Python `bool`, whether the system reports the little room
       that is left, or writing fails.
   """
-  import checkpoints
-  import kept_files
+  from examples.shared import checkpoints, kept_files
 
   model = large_model()
   backup = checkpoints.Backup(folder / 'backup')

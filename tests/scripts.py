@@ -17,7 +17,8 @@ from unittest import mock
 from absl import app, flags
 import tensorflow as tf
 
-EXAMPLES = pathlib.Path(__file__).resolve().parents[1] / 'examples'
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+EXAMPLES = ROOT / 'examples'
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 
   make soak MINUTES=60 SEED=0
 
-Each trial trains `examples/semisupervised_mnist.py` in a folder of its own, on
+Each trial trains `examples/paper/semisupervised_mnist.py` in its own folder, on
 the subset of MNIST in the package. The process is killed (`kill -9`) at random
 moments, files are damaged at random (bytes flipped, truncated, deleted), a
 second process is started in the same folder, and the same command runs again.
@@ -59,7 +59,7 @@ class Process:
 
   def __init__(self, folder, epochs, *flags):
     self.output = folder.with_name(f'{folder.name}.{time.time_ns()}.txt')
-    script = EXAMPLES / 'semisupervised_mnist.py'
+    script = EXAMPLES / 'paper' / 'semisupervised_mnist.py'
     argv = [
       str(script), '--smoke', '--source=embedded', f'--methods={METHOD}',
       f'--epochs={epochs}', '--num_seeds=1', '--warm_start_epochs=2',

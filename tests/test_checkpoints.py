@@ -1,21 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints of the experiments on MNIST."""
 
-import importlib
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-import scripts
 from tfp_rb import models
 
 
 @pytest.fixture(scope='module')
 def checkpoints():
-  with scripts.as_started(scripts.EXAMPLES / 'moving_mnist.py'):
-    yield importlib.import_module('checkpoints')
+  from examples.shared import checkpoints
+
+  return checkpoints
 
 
 @pytest.fixture

@@ -176,7 +176,7 @@ def network(num_inputs):
   return keras.Sequential([keras.Input([num_inputs]), keras.layers.Dense(1)])
 
 
-# Those that this model is trained with in `examples/discrete_vae.py`.
+# Those that this model is trained with in `examples/studies/discrete_vae.py`.
 ESTIMATORS = {
   'leave_one_out': leave_one_out,
   'summed': lambda: summed(1),

@@ -2,8 +2,6 @@
 """The script that compares estimators on autoencoders with discrete codes."""
 
 import csv
-import pathlib
-import sys
 
 from absl.app import UsageError
 import keras
@@ -14,16 +12,12 @@ import tensorflow as tf
 import scripts
 import tfp_rb
 
-EXAMPLES = pathlib.Path(__file__).resolve().parents[1] / 'examples'
-
 
 @pytest.fixture(scope='module')
 def script():
-  sys.path.insert(0, str(EXAMPLES))
-  try:
-    return __import__('discrete_vae')  # defines no flags
-  finally:
-    sys.path.remove(str(EXAMPLES))
+  from examples.studies import discrete_vae  # defines no flags
+
+  return discrete_vae
 
 
 @pytest.fixture(scope='module')
@@ -38,7 +32,7 @@ def rows_of(folder):
 
 def run_smoke(output, *flags):
   return scripts.run_command(
-    'examples/discrete_vae.py', '--smoke', '--source=embedded',
+    'examples/studies/discrete_vae.py', '--smoke', '--source=embedded',
     f'--output_dir={output}', *flags,
   )  # fmt: skip
 

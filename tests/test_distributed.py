@@ -394,7 +394,7 @@ def test_the_mnist_example_trains_in_two_processes(tmp_path):
       '--warm_start_epochs=1',
       f'--epochs={epochs}',
       f'--output_dir={tmp_path}',
-      program=EXAMPLES / 'semisupervised_mnist.py',
+      program=EXAMPLES / 'paper' / 'semisupervised_mnist.py',
     )
   assert re.search(r'^RB-REINFORCE +1 +2 ', chief, re.MULTILINE)
   folder = tmp_path / 'RB-REINFORCE' / '0'

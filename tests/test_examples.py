@@ -4,7 +4,6 @@
 import csv
 import pathlib
 import runpy
-import sys
 import types
 
 import numpy as np
@@ -19,17 +18,15 @@ EXAMPLES = pathlib.Path(__file__).resolve().parents[1] / 'examples'
 
 @pytest.fixture(scope='module')
 def bernoulli():
-  sys.path.insert(0, str(EXAMPLES))
-  import bernoulli
+  from examples.paper import bernoulli
 
-  yield bernoulli
-  sys.path.remove(str(EXAMPLES))
+  return bernoulli
 
 
 @pytest.mark.slow
 def test_the_bernoulli_example_writes_tables_and_figures(tmp_path):
   printed = scripts.run_command(
-    'examples/bernoulli.py', '--smoke', f'--output_dir={tmp_path}'
+    'examples/paper/bernoulli.py', '--smoke', f'--output_dir={tmp_path}'
   )
   assert 'Variance of the gradient' in printed
   for name in ('figure_1_loss_paths.png', 'figure_2_gradients.png'):
@@ -176,8 +173,8 @@ def test_pools_are_compared_with_budgets_per_row(tmp_path):
 
 @pytest.mark.slow
 def test_images_in_doubt_get_more_evaluations_of_a_pool(tmp_path):
-  with scripts.as_started(EXAMPLES / 'semisupervised_mnist.py'):
-    import semisupervised_mnist as experiment
+  from examples.paper import semisupervised_mnist as experiment
+
   start = tmp_path / 'start.npz'
   experiment.save_networks(experiment.make_model('Exact', seed=0), start)
   printed = scripts.run_command(

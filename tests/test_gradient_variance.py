@@ -14,16 +14,14 @@ import scripts
 import tfp_rb
 from tfp_rb import models
 
-SCRIPT = 'benchmarks/semisupervised_variance.py'
 NETWORKED = (tfp_rb.NVIL, tfp_rb.RELAX)
 
 
 @pytest.fixture(scope='module')
 def gradient_variance():
-  with scripts.as_started(scripts.EXAMPLES / SCRIPT):
-    import gradient_variance  # defines no flags
+  from examples.benchmarks import gradient_variance
 
-    yield gradient_variance
+  return gradient_variance
 
 
 def test_distances_are_those_of_gradients_at_other_seeds(gradient_variance):
@@ -51,8 +49,8 @@ def test_an_interval_is_two_standard_errors_wide(gradient_variance):
 
 @pytest.mark.slow
 def test_rows_of_the_semisupervised_model(tmp_path):
-  with scripts.as_started(scripts.EXAMPLES / 'semisupervised_mnist.py'):
-    import semisupervised_mnist as experiment
+  from examples.paper import semisupervised_mnist as experiment
+
   start = tmp_path / 'start.npz'
   experiment.save_networks(experiment.make_model('Exact', seed=0), start)
   scripts.run_command(
@@ -93,9 +91,7 @@ def test_rows_of_the_moving_model(tmp_path):
 
 
 def test_an_annealed_model_is_measured_as_it_stands(tmp_path):
-  path = scripts.EXAMPLES / 'benchmarks' / 'moving_variance.py'
-  with scripts.as_started(path):
-    script = importlib.import_module('moving_variance')
+  script = importlib.import_module('examples.benchmarks.moving_variance')
   schedule = keras.optimizers.schedules.PolynomialDecay(256.0, 4, 2.0)
   model = models.MovingVAE(
     frame=12, window=4, channels=1, hidden_units=4, entropy_weight=schedule
@@ -111,9 +107,7 @@ def test_an_annealed_model_is_measured_as_it_stands(tmp_path):
   'script', ['semisupervised_variance', 'moving_variance']
 )
 def test_rows_evaluate_f_as_often_as_they_say(script):
-  path = scripts.EXAMPLES / 'benchmarks' / f'{script}.py'
-  with scripts.as_started(path):
-    rows = importlib.import_module(script).ROWS
+  rows = importlib.import_module(f'examples.benchmarks.{script}').ROWS
   logits = np.tile(np.linspace(0.0, 3.0, 20), [40, 1])  # 40 rows
   q = tfp.distributions.OneHotCategorical(logits=logits, dtype=tf.float64)
   for evaluations, name, make_estimator, *_ in rows:

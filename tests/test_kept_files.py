@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files with digests, locks, and what happens when the disk is full."""
 
-import importlib
 import os
 import pathlib
 import re
@@ -17,8 +16,9 @@ import scripts
 
 @pytest.fixture(scope='module')
 def kept_files():
-  with scripts.as_started(scripts.EXAMPLES / 'moving_mnist.py'):
-    yield importlib.import_module('kept_files')
+  from examples.shared import kept_files
+
+  return kept_files
 
 
 def test_a_file_that_was_written_has_no_problem(kept_files, tmp_path):
@@ -96,8 +96,8 @@ def test_a_kill_during_a_write_leaves_a_file_that_matches(
 HOLD = f"""
 import pathlib
 import sys
-sys.path.insert(0, {str(scripts.EXAMPLES)!r})
-import kept_files
+sys.path.append({str(scripts.ROOT)!r})
+from examples.shared import kept_files
 """
 
 
@@ -172,7 +172,7 @@ def test_weights_that_do_not_fit_leave_the_ones_before():
   # crashes when another one is closed.
   code = f"""
 import sys
-sys.path.insert(0, {str(scripts.EXAMPLES)!r})
+sys.path.append({str(scripts.ROOT)!r})
 import pathlib
 import tempfile
 import full_disk

@@ -3,7 +3,6 @@
 
 import csv
 import pathlib
-import sys
 
 import numpy as np
 import pytest
@@ -14,23 +13,18 @@ EXAMPLES = pathlib.Path(__file__).resolve().parents[1] / 'examples'
 RESULTS = EXAMPLES / 'results'
 
 
-def import_example(name, folder):
-  # These two define no flags unless they are run, so both can be imported.
-  sys.path.insert(0, str(folder))
-  try:
-    return __import__(name)
-  finally:
-    sys.path.remove(str(folder))
-
-
 @pytest.fixture(scope='module')
 def mixed_vi():
-  return import_example('mixed_vi', EXAMPLES)
+  from examples.studies import mixed_vi  # defines no flags
+
+  return mixed_vi
 
 
 @pytest.fixture(scope='module')
 def many_sites():
-  return import_example('many_sites', EXAMPLES / 'benchmarks')
+  from examples.benchmarks import many_sites  # defines no flags
+
+  return many_sites
 
 
 @pytest.fixture(scope='module')
@@ -106,7 +100,7 @@ def test_the_committed_fits_show_what_is_claimed(mixed_vi):
 @pytest.mark.slow
 def test_the_example_writes_its_table_and_figure(tmp_path):
   printed = scripts.run_command(
-    'examples/mixed_vi.py', '--smoke', f'--output_dir={tmp_path}'
+    'examples/studies/mixed_vi.py', '--smoke', f'--output_dir={tmp_path}'
   )
   assert 'over CAVI' in printed
   assert (tmp_path / 'mixed_vi.png').stat().st_size > 10_000

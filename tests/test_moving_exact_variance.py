@@ -2,7 +2,6 @@
 """Closed forms of the variance by the location, and the script around them."""
 
 import csv
-import importlib
 import itertools
 
 import keras
@@ -12,13 +11,14 @@ import tensorflow as tf
 
 import scripts
 from tfp_rb import models
+from tfp_rb.diagnostics import _closed_forms as closed_forms
 
 
 @pytest.fixture(scope='module')
 def script():
-  path = scripts.EXAMPLES / 'benchmarks' / 'moving_exact_variance.py'
-  with scripts.as_started(path):
-    yield importlib.import_module('moving_exact_variance')
+  from examples.benchmarks import moving_exact_variance
+
+  return moving_exact_variance
 
 
 def enumerate_independent_draws(q, f, num_summed, num_draws):
@@ -50,12 +50,28 @@ def test_reinforce_plus_by_enumeration(script, num_summed, num_draws):
   rng = np.random.default_rng(num_summed)
   q = np.sort(rng.dirichlet(np.ones(3)))[::-1]
   f = rng.normal(size=3) + 7.0
-  row = script.closed_forms.Row(q, f)
+  row = script.Row(q, f)
   np.testing.assert_allclose(
     script.of_independent_draws(row, num_summed, num_draws),
     enumerate_independent_draws(q, f, num_summed, num_draws),
     rtol=1e-10,
   )
+
+
+@pytest.mark.parametrize('budget', [1, 2, 3, 6])
+def test_leave_one_out_has_the_variance_that_the_library_uses(script, budget):
+  rng = np.random.default_rng(budget)
+  q = np.sort(rng.dirichlet(0.3 * np.ones(40)))[::-1]
+  row = closed_forms.Row(q, rng.normal(size=40) + 7.0)
+  variance = lambda k, m: closed_forms.variance(row, k, m, leave_one_out=True)
+  for k, m in [(1, 1), (3, 1), (0, 2), (2, 2), (4, 3)]:
+    found = script.of_leave_one_out(row, k, m)
+    np.testing.assert_allclose(found, variance(k, m), rtol=1e-10)
+  if budget > 1:
+    k = closed_forms.proposition_2(row, budget)
+    np.testing.assert_allclose(
+      script.of_budget(row, budget), variance(k, budget - k), rtol=1e-10
+    )
 
 
 @pytest.mark.slow

@@ -17,7 +17,9 @@ from tfp_rb import datasets
 @pytest.mark.slow
 def test_the_script_writes_rows_and_figures(tmp_path):
   run = lambda *args: scripts.run_command(
-    'examples/moving_mnist.py --as_published', f'--output_dir={tmp_path}', *args
+    'examples/paper/moving_mnist.py --as_published',
+    f'--output_dir={tmp_path}',
+    *args,
   )
   run(
     '--smoke', '--source=embedded', '--methods=RB-REINFORCE+', '--epochs=2',
@@ -49,10 +51,9 @@ def test_the_script_writes_rows_and_figures(tmp_path):
 
 @pytest.fixture(scope='module')
 def script():
-  with scripts.as_started(scripts.EXAMPLES / 'moving_mnist.py'):
-    import moving_mnist  # defines no flags
+  from examples.paper import moving_mnist  # defines no flags
 
-    yield moving_mnist
+  return moving_mnist
 
 
 def test_an_epoch_is_the_same_whenever_a_run_begins(script):
@@ -100,7 +101,7 @@ def test_annealed_runs_have_a_folder_of_their_own(tmp_path):
     '--epochs=1', '--num_seeds=1', f'--output_dir={tmp_path}',
   )  # fmt: skip
   printed = scripts.run_command(
-    'examples/moving_mnist.py --anneal_epochs=25 '
+    'examples/paper/moving_mnist.py --anneal_epochs=25 '
     '--methods=RB-REINFORCE+,RB-leave-one-out,pooled=6 --num_seeds=2 '
     '--output_dir=outputs/moving_mnist_annealed',
     *short,
@@ -111,7 +112,7 @@ def test_annealed_runs_have_a_folder_of_their_own(tmp_path):
   # Some 1,200 nats less 7 times the weight, nearly 256 in the first epoch.
   assert float(last['loss']) < 0.0
   with raises(app.UsageError, 'anneal_epochs'):
-    scripts.run_command('examples/moving_mnist.py', *short)
+    scripts.run_command('examples/paper/moving_mnist.py', *short)
 
 
 @pytest.mark.slow

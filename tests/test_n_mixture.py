@@ -3,7 +3,6 @@
 
 import csv
 import pathlib
-import sys
 
 import numpy as np
 import pytest
@@ -19,13 +18,9 @@ RESULTS = EXAMPLES / 'results' / 'n_mixture'
 @pytest.fixture(scope='module')
 def n_mixture():
   # It defines no flags unless it is run, so it can be imported beside others.
-  sys.path.insert(0, str(EXAMPLES))
-  try:
-    import n_mixture
+  from examples.paper import n_mixture
 
-    return n_mixture
-  finally:
-    sys.path.remove(str(EXAMPLES))
+  return n_mixture
 
 
 def read(path):
@@ -245,7 +240,7 @@ def test_the_committed_results_show_what_is_claimed(n_mixture):
 @pytest.mark.slow
 def test_the_example_writes_tables_and_figures(tmp_path, flags):
   printed = scripts.run_command(
-    'examples/n_mixture.py', '--smoke', f'--output_dir={tmp_path}', *flags
+    'examples/paper/n_mixture.py', '--smoke', f'--output_dir={tmp_path}', *flags
   )
   assert 'evidence' in printed
   assert (tmp_path / 'paths.png').stat().st_size > 10_000

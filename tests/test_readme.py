@@ -137,7 +137,7 @@ def test_what_make_demo_runs_is_a_short_form_of_an_example():
     ['make', '--dry-run', 'demo'], cwd=ROOT, stdout=-1, text=True, check=True
   ).stdout
   (line,) = re.findall(r'examples/\S+.py .*', printed)
-  assert line.startswith('examples/semisupervised_mnist.py --demo ')
+  assert line.startswith('examples/paper/semisupervised_mnist.py --demo ')
 
 
 def test_links_lead_somewhere():

@@ -1,23 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The benchmark of the semi-supervised model, without PyTorch or training."""
 
-import pathlib
-import sys
-
 import numpy as np
 import pytest
-
-EXAMPLES = pathlib.Path(__file__).resolve().parents[1] / 'examples'
 
 
 @pytest.fixture(scope='module')
 def script():
-  paths = list(sys.path)
-  sys.path.insert(0, str(EXAMPLES / 'benchmarks'))
-  try:
-    yield __import__('semisupervised')  # defines no flags
-  finally:
-    sys.path[:] = paths
+  from examples.benchmarks import semisupervised  # defines no flags
+
+  return semisupervised
 
 
 def test_without_torch_the_rows_of_others_say_how_to_install(

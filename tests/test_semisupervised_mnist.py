@@ -7,7 +7,6 @@ import pathlib
 import re
 import shutil
 import subprocess
-import sys
 import types
 
 from absl.app import UsageError
@@ -20,16 +19,12 @@ from errors import raises
 import scripts
 from tfp_rb import datasets
 
-EXAMPLES = pathlib.Path(__file__).resolve().parents[1] / 'examples'
-
 
 @pytest.fixture(scope='module')
 def script():
-  sys.path.insert(0, str(EXAMPLES))
-  try:
-    return __import__('semisupervised_mnist')  # defines no flags
-  finally:
-    sys.path.remove(str(EXAMPLES))
+  from examples.paper import semisupervised_mnist  # defines no flags
+
+  return semisupervised_mnist
 
 
 @pytest.fixture(scope='module')
@@ -409,7 +404,7 @@ def test_a_finished_run_is_not_repeated(script, split, start, whole):
 @pytest.mark.slow
 def test_the_script_writes_rows_and_figures(tmp_path):
   run = lambda *args: scripts.run_command(
-    'examples/semisupervised_mnist.py', f'--output_dir={tmp_path}', *args
+    'examples/paper/semisupervised_mnist.py', f'--output_dir={tmp_path}', *args
   )
   run(
     '--smoke', '--source=embedded', '--methods=RB-REINFORCE', '--budget=2',
@@ -429,7 +424,7 @@ def test_the_script_writes_rows_and_figures(tmp_path):
     shutil.rmtree(folder)
   before = (tmp_path / 'paths.csv').read_text()
   table = scripts.run_command(
-    'examples/semisupervised_mnist.py --methods=Exact --num_seeds=1',
+    'examples/paper/semisupervised_mnist.py --methods=Exact --num_seeds=1',
     '--plot_only',
     f'--output_dir={tmp_path}',
   )
@@ -445,7 +440,7 @@ def test_the_script_writes_rows_and_figures(tmp_path):
 @pytest.mark.slow
 def test_a_pooled_budget_is_trained_from_the_given_seed(tmp_path):
   scripts.run_command(
-    'examples/semisupervised_mnist.py '
+    'examples/paper/semisupervised_mnist.py '
     '--methods=Exact,RB-REINFORCE,pooled=1.25 --num_seeds=3',
     '--smoke', '--source=embedded', '--epochs=1', '--warm_start_epochs=1',
     '--methods=pooled=1.25', '--num_seeds=1', '--first_seed=4',

@@ -4,7 +4,6 @@
 import csv
 import itertools
 import pathlib
-import sys
 
 import numpy as np
 import pytest
@@ -20,13 +19,9 @@ RESULTS = EXAMPLES / 'results' / 'switching_dynamics'
 @pytest.fixture(scope='module')
 def switching():
   # It defines no flags unless it is run, so it can be imported beside others.
-  sys.path.insert(0, str(EXAMPLES))
-  try:
-    import switching_dynamics
+  from examples.studies import switching_dynamics
 
-    return switching_dynamics
-  finally:
-    sys.path.remove(str(EXAMPLES))
+  return switching_dynamics
 
 
 @pytest.fixture(scope='module')
@@ -187,7 +182,9 @@ def test_a_damaged_checkpoint_is_refused_or_replaced(switching, fit, tmp_path):
 @pytest.mark.slow
 def test_the_example_writes_tables_and_a_figure(tmp_path):
   arguments = '--smoke', f'--output_dir={tmp_path}'
-  printed = scripts.run_command('examples/switching_dynamics.py', *arguments)
+  printed = scripts.run_command(
+    'examples/studies/switching_dynamics.py', *arguments
+  )
   assert 'chain, pooled' in printed
   assert (tmp_path / 'switching.png').stat().st_size > 10_000
   rows = read(tmp_path / 'paths.csv')
@@ -196,7 +193,9 @@ def test_the_example_writes_tables_and_a_figure(tmp_path):
   assert len(read(tmp_path / 'short.csv')) == 7 * 3
   assert len(read(tmp_path / 'dynamics.csv')) == (1 + 8) * 3
   # What is done is not done again.
-  again = scripts.run_command('examples/switching_dynamics.py', *arguments)
+  again = scripts.run_command(
+    'examples/studies/switching_dynamics.py', *arguments
+  )
   table = lambda text: text.split('Figures')[0]
   assert table(again) == table(printed)
 

@@ -21,11 +21,11 @@ divergence, summed over all logits and estimated from `--draws` gradients.
 import pathlib
 
 from absl import app, flags
-from defaults import estimators, leave_one_out, line, write
 import numpy as np
 import tensorflow as tf
 import tqdm
 
+from examples.benchmarks.defaults import estimators, leave_one_out, line, write
 import tfp_rb
 from tfp_rb.distributions import CategoricalChain
 

@@ -5,7 +5,8 @@ The model of section 5.4 of the paper in its sizes, float32 on the CPU. A step
 is: 64 digits binarized and placed anew, the objective, its gradient, Adam. The
 digits are in memory beforehand. In one process:
 
-* tfp_rb: all methods of `examples/moving_mnist.py`, compiled, one step a call.
+* tfp_rb: all methods of `examples/paper/moving_mnist.py`, compiled, with one
+  step in a call.
 * 'one window, true location': the same step without an estimator, with `f` at
   the location of the digit. Nothing that evaluates `f` can be faster.
 * 'RB, stacks by fit': the steps of RB by `model.fit` on a dataset of stacks of
@@ -25,18 +26,15 @@ Without torch only our rows are measured.
 """
 
 import pathlib
-import sys
 
 from absl import app, flags
 import keras
-import moving_torch
 import numpy as np
-import step_times
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-import moving_mnist as experiment
+from examples.benchmarks import moving_torch, step_times
+from examples.paper import moving_mnist as experiment
 from tfp_rb import datasets, models
 
 FLAGS = flags.FLAGS
@@ -183,7 +181,7 @@ def print_shares(times):
 
 def main(argv):
   del argv
-  experiment.spare_memory()  # as the script does
+  experiment.choose_emitters()  # as the script does
   tf.get_logger().setLevel('ERROR')  # every method is a graph of its own
   digits, source = make_data(FLAGS.steps)
   methods = list(dict.fromkeys([RB[1], *FLAGS.methods]))  # the others over RB

@@ -19,22 +19,33 @@ lower than that of RB-REINFORCE+. The variance of a pooled budget is a mean over
 
 import functools
 import pathlib
+from typing import NamedTuple
 
 from absl import app, flags
-import gradient_variance
-import moving_variance
 import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 import tqdm
 
+from examples.benchmarks import gradient_variance, moving_variance
 import tfp_rb
 from tfp_rb import datasets, models
-from tfp_rb.diagnostics import _closed_forms as closed_forms
 
 experiment = moving_variance.experiment
 FLAGS = flags.FLAGS
 BASE = 'RB-REINFORCE+'
+
+
+class Row(NamedTuple):
+  """One frame, with its locations in the order of their probabilities.
+
+  Attributes:
+    q: Array of probabilities, which sum to 1.
+    f: Array of the same shape.
+  """
+
+  q: np.ndarray
+  f: np.ndarray
 
 
 def of_independent_draws(row, num_summed, num_draws):
@@ -44,7 +55,7 @@ def of_independent_draws(row, num_summed, num_draws):
   also contribute that of `(f - E[f]) s`.
 
   Args:
-    row: `closed_forms.Row`, values in the order of their probabilities.
+    row: `Row`, values in the order of their probabilities.
     num_summed: Python `int`.
     num_draws: Python `int`, from the rest.
 
@@ -67,19 +78,57 @@ def of_independent_draws(row, num_summed, num_draws):
 
 
 def of_leave_one_out(row, num_summed, num_draws):
-  return closed_forms.variance(row, num_summed, num_draws, leave_one_out=True)
+  """Returns the variance with the leave-one-out baseline of REINFORCE.
+
+  Draw `j` has the level `b + a (mean of phi over the other draws)`, where `phi`
+  is `f` minus its mean over the rest. The estimate is a constant plus a mean
+  over the draws, and a sum over pairs of draws that is uncorrelated with it.
+
+  Args:
+    row: `Row`, values in the order of their probabilities.
+    num_summed: Python `int`, at least 1 if `num_draws` is 1.
+    num_draws: Python `int`, from the rest.
+
+  Returns:
+    variance: Python `float`.
+  """
+  q, mass = row.q, np.sum(row.q[num_summed:])
+  if mass == 0.0:
+    return 0.0
+  p = q[num_summed:] / mass
+  mean = p @ row.f[num_summed:]
+  phi, above = row.f[num_summed:] - mean, row.f[:num_summed] - mean
+  if num_draws == 1:  # There is no other draw: the level is one of the atoms.
+    distance, a = -np.average(above, weights=1.0 / q[:num_summed]), 0.0
+  else:
+    share = mass / (2.0 * (num_draws - 1) ** 2)
+    distance, a = -share * (q[:num_summed] @ above), 1.0 - share * (1.0 - mass)
+  # The score is `sigma + t`, where `sigma` is its mean over the rest. It is
+  # `p - q` there, and `-q` at the summed values; `t` is `e(z) - p`.
+  sigma = p - q[num_summed:]
+  along = sigma - p @ sigma  # `t . sigma`
+  norm_of_mean = np.sum(sigma**2) + np.sum(q[:num_summed] ** 2)
+  norm = 1.0 - 2.0 * p + p @ p  # `|t|^2`
+  squared_mean = np.sum((p * phi) ** 2)
+  psi = phi + distance
+  of_draws = p @ (psi**2 * norm + 2 * psi * phi * along + phi**2 * norm_of_mean)
+  of_pairs = a**2 * ((p @ phi**2) * (p @ norm) + squared_mean)
+  of_draws += of_pairs / max(num_draws - 1, 1) - squared_mean
+  return float(mass**2 / num_draws * max(of_draws, 0.0))
 
 
 def of_budget(row, budget):
-  num_summed = closed_forms.proposition_2(row, budget)
-  return of_leave_one_out(row, num_summed, max(budget - num_summed, 1))
+  """Returns the variance of `rao_blackwellize(..., budget=budget)`."""
+  left = np.cumsum(row.q[::-1])[::-1][:budget]  # the mass of the rest
+  num_summed = int(np.argmin(left / (budget - np.arange(budget))))
+  return of_leave_one_out(row, num_summed, budget - num_summed)
 
 
 def of_pools(rows, budget_per_row, num_frames=64, num_estimates=300):
   """Returns variances of the frames, with one budget for each 64 of them.
 
   Args:
-    rows: List of `closed_forms.Row`.
+    rows: List of `Row`.
     budget_per_row: Python `float`.
     num_frames: Python `int`, frames of a pool.
     num_estimates: Python `int`, gradients that are compared with the exact one.
@@ -141,7 +190,7 @@ POOLS = (2, 4, 6, 12)  # evaluations of `f` per frame
 
 
 def rows_of(model, frames, seed, most_windows=8192):
-  """`f` everywhere: a `closed_forms.Row` for each frame.
+  """`f` everywhere: a `Row` for each frame.
 
   Args:
     model: A `MovingVAE`.
@@ -150,7 +199,7 @@ def rows_of(model, frames, seed, most_windows=8192):
     most_windows: Python `int`, windows in one call.
 
   Returns:
-    rows: List of `closed_forms.Row`, the most probable location first.
+    rows: List of `Row`, the most probable location first.
   """
   log_probs = np.asarray(model(frames), np.float64)
   bound = tf.function(model.negative_bound, reduce_retracing=True)
@@ -166,10 +215,7 @@ def rows_of(model, frames, seed, most_windows=8192):
   order = np.argsort(-log_probs, axis=-1, kind='stable')
   q = np.exp(np.take_along_axis(log_probs, order, axis=-1))
   f = np.take_along_axis(f, order, axis=-1)
-  return [
-    closed_forms.Row(p / np.sum(p), values)
-    for p, values in zip(q, f, strict=True)
-  ]
+  return [Row(p / np.sum(p), values) for p, values in zip(q, f, strict=True)]
 
 
 def ratio_interval(values, base, num_resamples=4000):

@@ -15,15 +15,13 @@ encoder and decoder; and how often `f` is evaluated for an image.
 
 import functools
 import pathlib
-import sys
 
 from absl import app, flags
-import gradient_variance
 import keras
 import tensorflow as tf
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-import moving_mnist as experiment
+from examples.benchmarks import gradient_variance
+from examples.paper import moving_mnist as experiment
 import tfp_rb
 from tfp_rb import baselines, datasets, models
 

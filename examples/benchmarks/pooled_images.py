@@ -4,8 +4,8 @@
 `tfp_rb.pooled(budget_per_row=1.25)` makes 80 evaluations of `f` for a batch of
 64 images: one for each image, and 16 for the labels in doubt. The script shows
 where these go. It takes the classifier of the warm start of
-`examples/semisupervised_mnist.py` (or of `--checkpoint`) and the test images of
-MNIST, and makes one estimate for each batch.
+`examples/paper/semisupervised_mnist.py` (or of `--checkpoint`) and the test
+images of MNIST, and makes one estimate for each batch.
 
   python examples/benchmarks/pooled_images.py
 
@@ -21,9 +21,9 @@ import pathlib
 from absl import app, flags
 import matplotlib
 import numpy as np
-import semisupervised_variance
 import tensorflow_probability as tfp
 
+from examples.benchmarks import semisupervised_variance
 import tfp_rb
 from tfp_rb import datasets, models
 
@@ -143,7 +143,7 @@ def main(argv):
   if not start.exists():
     raise app.UsageError(
       f'`--checkpoint` must be a file; got {start}. '
-      'Run examples/semisupervised_mnist.py first, which writes a warm start.'
+      'Run examples/paper/semisupervised_mnist.py, which writes a warm start.'
     )
   images = datasets.load_mnist(FLAGS.source).test_images
   images = semisupervised_variance.experiment.flat(images)

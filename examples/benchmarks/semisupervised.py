@@ -6,9 +6,9 @@ on the CPU. A step is: 64 unlabeled and 64 labeled images binarized anew, the
 objective (weights 0.9 and 0.1, exact entropy), its gradient, Adam. The images
 are in memory beforehand. In one process:
 
-* tfp_rb: all methods of `examples/semisupervised_mnist.py`, in a bare loop over
-  a compiled `train_step` of 37 steps. For RB also an epoch of `model.fit`, and
-  the same epoch with that loop.
+* tfp_rb: all methods of `examples/paper/semisupervised_mnist.py`, in a bare
+  loop over a compiled `train_step` of 37 steps. For RB also an epoch of
+  `model.fit`, and the same epoch with that loop.
 * PyTorch, eager, as a user would write it: one encoder and decoder forward for
   each category, in a loop. RB loops over the most probable one and one drawn
   from the rest, Exact over all ten; `torch.optim.Adam`. Once more with the
@@ -29,20 +29,15 @@ Without torch or storchastic only our rows are measured.
 
 import functools
 import pathlib
-import sys
 
 from absl import app, flags
 import numpy as np
 import tensorflow as tf
 
+from examples.benchmarks import matrix_products, step_times
+from examples.benchmarks import semisupervised_torch as others
+from examples.paper import semisupervised_mnist as experiment
 from tfp_rb import datasets, models
-
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-import matrix_products
-import semisupervised_torch as others
-import step_times
-
-import semisupervised_mnist as experiment
 
 FLAGS = flags.FLAGS
 NUM_PIXELS, LATENT_DIM, BATCH_SIZE = 784, 8, 64

@@ -3,10 +3,11 @@
 
 Which estimator has the least variance for the same number of evaluations of
 `f`, on a real model? The classifier, the encoder and the decoder are those of
-the warm start of `examples/semisupervised_mnist.py` (or of `--checkpoint`). For
-each of many batches of 64 unlabeled images the script takes the gradient of the
-mean loss twice, with other labels and other Gaussian noise. In a trained model
-few images are in doubt, so the variance differs widely between batches.
+the warm start of `examples/paper/semisupervised_mnist.py` (or of
+`--checkpoint`). For each of many batches of 64 unlabeled images the script
+takes the gradient of the mean loss twice, with other labels and other Gaussian
+noise. In a trained model few images are in doubt, so the variance differs
+widely between batches.
 
   python examples/benchmarks/semisupervised_variance.py
 
@@ -23,18 +24,16 @@ of one for each. The networks of NVIL and RELAX are trained first.
 
 import functools
 import pathlib
-import sys
 
 from absl import app, flags
-import gradient_variance
 import keras
 import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from semisupervised_methods import NUM_CLASSES
-import semisupervised_mnist as experiment
+from examples.benchmarks import gradient_variance
+from examples.paper import semisupervised_mnist as experiment
+from examples.paper.semisupervised_methods import NUM_CLASSES
 import tfp_rb
 from tfp_rb import baselines, datasets, models
 

@@ -17,12 +17,12 @@ baseline.
 import pathlib
 
 from absl import app, flags
-from defaults import estimators, line, write
 import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 import tqdm
 
+from examples.benchmarks.defaults import estimators, line, write
 import tfp_rb
 
 tfd = tfp.distributions

@@ -11,7 +11,7 @@ epoch: the negative ELBO at the most probable location (without entropy and
 prior of the location, as in the authors' code), and how far that location is
 from the truth.
 
-  python examples/moving_mnist.py --as_published --methods=RB-REINFORCE+
+  python examples/paper/moving_mnist.py --as_published --methods=RB-REINFORCE+
 
 `--as_published` weighs the entropy of the location 64 times, as the authors'
 code does; default is its weight 1. `--anneal_epochs=25` begins with 256 and
@@ -32,12 +32,10 @@ Reference: Runjing Liu et al. Rao-Blackwellized stochastic gradients for
 discrete distributions. ICML 2019. https://arxiv.org/abs/1810.04777
 """
 
-import ctypes
 import functools
 import gc
 import os
 import pathlib
-import sys
 
 from absl import app, flags
 import keras
@@ -45,12 +43,10 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-import kept_files
-import moving_report
-import step_sizes
+from examples.paper import moving_report, step_sizes
+from examples.shared import kept_files, training_runs
 import tfp_rb
 from tfp_rb import baselines, datasets, models
-import training_runs
 
 FLAGS = flags.FLAGS
 BATCH_SIZE = 64
@@ -60,20 +56,16 @@ ANNEALED_FROM = 256.0
 MOST_ATOMS = 500  # what memory allows, about
 
 
-def spare_memory():
-  """Keeps this process small; to be called before anything is computed.
+def choose_emitters():
+  """Selects XLA's older emitters; call it before anything is computed.
 
-  XLA compiles for a CPU with its older emitters, which take 300 MB less, and
-  steps 8 % longer; flags that are set already stay. And all threads share one
-  heap, 70 MB less on Linux: what one of them frees serves the others.
+  They need 300 MB less memory, and a step takes 8 % longer. If `XLA_FLAGS` is
+  set, it remains as it is.
   """
   os.environ.setdefault(
     'XLA_FLAGS',
     '--xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters',
   )
-  if sys.platform == 'linux':
-    arena_max = -8  # M_ARENA_MAX of malloc.h, of the GNU library only
-    getattr(ctypes.CDLL(None), 'mallopt', lambda *_: 0)(arena_max, 1)
 
 
 def _plus(frame=None):
@@ -273,7 +265,7 @@ def main(argv):
   if FLAGS.plot_only:
     moving_report.report(output, METHODS)
     return
-  spare_memory()
+  choose_emitters()
   others = [
     *(f'k={k}' for k in FLAGS.k),
     *(f'budget={n}' for n in FLAGS.budget),

@@ -7,8 +7,7 @@ import io
 import matplotlib
 import numpy as np
 
-import kept_files
-import run_paths
+from examples.shared import kept_files, run_paths
 from tfp_rb import models
 
 matplotlib.use('Agg')

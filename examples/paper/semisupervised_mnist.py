@@ -10,7 +10,7 @@ Evaluated on the test images after every epoch: the negative ELBO at the most
 probable label (without the constant log 10 of its prior, as in the authors'
 code), and the accuracy.
 
-  python examples/semisupervised_mnist.py --methods=RB-REINFORCE,Exact
+  python examples/paper/semisupervised_mnist.py --methods=RB-REINFORCE,Exact
 
 runs both for 100 epochs with two seeds; without `--methods`, all ten of them,
 twenty runs. Besides the methods of the table below there are `--k=3`, with
@@ -27,7 +27,7 @@ with the same flags and a folder that both share:
 
   TF_CONFIG='{"cluster": {"worker": ["localhost:2222", "localhost:2223"]},
     "task": {"type": "worker", "index": 0}}' \\
-    python examples/semisupervised_mnist.py --methods=RB-REINFORCE
+    python examples/paper/semisupervised_mnist.py --methods=RB-REINFORCE
 
 and the same with `"index": 1` in the second one. Each step then takes 64 images
 of either kind, 32 in each process. If a process is stopped, end the other one
@@ -43,14 +43,16 @@ from typing import Any, NamedTuple
 from absl import app, flags
 import tensorflow as tf
 
-from checkpoints import load_networks, save_networks
-import distributed_runs
-import kept_files
-from semisupervised_methods import DEMO, METHODS, make_model, method_of
-import semisupervised_report
-import step_sizes
+from examples.paper import semisupervised_report, step_sizes
+from examples.paper.semisupervised_methods import (
+  DEMO,
+  METHODS,
+  make_model,
+  method_of,
+)
+from examples.shared import distributed_runs, kept_files, training_runs
+from examples.shared.checkpoints import load_networks, save_networks
 from tfp_rb import datasets, models
-import training_runs
 
 FLAGS = flags.FLAGS
 BATCH_SIZE = 64

@@ -8,8 +8,7 @@ import keras
 import matplotlib
 import numpy as np
 
-import kept_files
-import run_paths
+from examples.shared import kept_files, run_paths
 
 matplotlib.use('Agg')
 import matplotlib.pyplot as plt

@@ -3,7 +3,7 @@
 
 import numpy as np
 
-import training_runs
+from examples.shared import training_runs
 
 STEP_SIZES = (5e-3, 1e-3, 5e-4, 1e-4, 5e-5)
 ANNEALING_RATES = (1e-5, 5e-5, 1e-4, 5e-4)  # of Gumbel-softmax

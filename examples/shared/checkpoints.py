@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-import kept_files
+from examples.shared import kept_files
 
 BACKUPS = ('latest.weights.h5', 'previous.weights.h5')
 

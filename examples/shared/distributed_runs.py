@@ -12,10 +12,8 @@ import time
 from absl import app
 import tensorflow as tf
 
-import checkpoints
-import kept_files
+from examples.shared import checkpoints, kept_files, training_runs
 from tfp_rb import models
-import training_runs
 
 
 class Workers:

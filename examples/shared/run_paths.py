@@ -11,8 +11,7 @@ import json
 
 import numpy as np
 
-import kept_files
-import training_runs
+from examples.shared import kept_files, training_runs
 
 # Okabe and Ito's colours, that colour-blind readers tell apart, and three more;
 # lines and markers are for a print in black and white.

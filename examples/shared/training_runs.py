@@ -21,8 +21,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-import checkpoints
-import kept_files
+from examples.shared import checkpoints, kept_files
 
 RESTART_HELP = (
   'Begin again where files are missing or damaged so that a run cannot be '

@@ -10,7 +10,8 @@ Two models and protocols of the literature:
 
 All methods start from the same weights for the same seed. The command
 
-  python examples/discrete_vae.py --methods=leave-one-out,budget --evaluations=3
+  python examples/studies/discrete_vae.py --methods=leave-one-out,budget \\
+    --evaluations=3
 
 trains with two methods that evaluate the decoder three times for each image.
 After every 2,000 steps a row is written to `log.csv`: the negative ELBO of the
@@ -40,12 +41,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-import discrete_vae_methods as methods
-import discrete_vae_report
-import kept_files
-from path_variance import AdamWithMoments, PathVariance
+from examples.shared import kept_files, training_runs
+from examples.studies import discrete_vae_methods as methods
+from examples.studies import discrete_vae_report
+from examples.studies.path_variance import AdamWithMoments, PathVariance
 from tfp_rb import datasets, models
-import training_runs
 
 FLAGS = flags.FLAGS
 BATCH_SIZE = 100

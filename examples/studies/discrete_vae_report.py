@@ -6,7 +6,7 @@ import json
 import matplotlib
 import numpy as np
 
-import run_paths
+from examples.shared import run_paths
 
 matplotlib.use('Agg')
 import matplotlib.pyplot as plt

@@ -28,7 +28,7 @@ A second part fits series of 8 steps at the true dynamics, where all 3^8 paths
 can be listed: the divergence from the exact posterior is exact, and `Exact`
 shows how close each family can come.
 
-  python examples/switching_dynamics.py --output_dir=outputs/switching_dynamics
+  python examples/studies/switching_dynamics.py
 
 A run that is stopped goes on where it was when started again with the same
 flags, and ends with the same numbers.
@@ -44,12 +44,13 @@ import numpy as np
 import tensorflow as tf
 import tqdm
 
-import kept_files
-import switching_methods
-import switching_model
-import switching_report
+from examples.shared import kept_files, training_runs
+from examples.studies import (
+  switching_methods,
+  switching_model,
+  switching_report,
+)
 import tfp_rb
-import training_runs
 
 FLAGS = flags.FLAGS
 DYNAMICS_RATE = 0.02

@@ -7,7 +7,7 @@ import functools
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-import switching_model
+from examples.studies import switching_model
 import tfp_rb
 
 tfd = tfp.distributions

@@ -8,9 +8,8 @@ import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 
-import kept_files
-import run_paths
-import switching_model
+from examples.shared import kept_files, run_paths
+from examples.studies import switching_model
 
 matplotlib.use('Agg')
 

@@ -1,0 +1,1 @@
+"""Scripts that use `tfp_rb`; they are not part of the package."""
