@@ -459,7 +459,7 @@ def test_forbidden_paths_reach_neither_the_value_nor_the_gradient():
 def test_too_many_paths_to_sum_are_counted_in_the_error():
   chain = CategoricalChain(tf.zeros([2]), tf.zeros([39, 2, 2]))
   assert tfp_rb.partition(chain, 3).num_values == 2**40
-  with raises(ValueError, str(2**40)):
+  with raises(ValueError, '1e12'):
     tfp_rb.expectation(lambda z: z[..., 0], chain, tfp_rb.Exact())
 
 

@@ -332,11 +332,11 @@ def test_a_product_goes_site_by_site_unless_told_otherwise():
 
   q = tfd.Independent(tfd.Categorical(logits=tf.zeros([7, 10])), 1)
   loss_of(target, q, seed=SEED)
-  assert sizes == [7 * 10]  # all symbols of each site
+  assert sizes == [7 * (10 - 1) + 1]  # all symbols of each site
   sizes.clear()
   many = tfd.Independent(tfd.Categorical(logits=tf.zeros([7, 20])), 1)
   loss_of(target, many, seed=SEED)
-  assert sizes == [7 * (8 + 2)]  # of too many the best
+  assert sizes == [7 * (8 + 2 - 1) + 1]  # of too many the best
   # Where there is one term for each site, sites are the batch.
   sizes.clear()
   target_of_sites = lambda z: (sizes.append(z.shape[0]), tf.zeros(z.shape))[1]
