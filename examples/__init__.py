@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scripts that use `tfp_rb`; they are not part of the package."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trains an autoencoder with 200 binary latent variables.
 
 Each image has a code of 200 bits, so there are far too many codes to sum.

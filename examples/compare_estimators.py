@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compares estimators on your own loss, at equal numbers of evaluations.
 
 Replace `loss` by your own. The script measures the variance of the gradient of

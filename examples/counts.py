@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Infers counts without an upper bound: animals that were not all seen.
 
 At each of 20 places live `n` animals, and each of 5 visits sees each of them

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trains a Keras model on images of which only a few have labels.
 
 The label of an image is a discrete latent variable. Where it is known, the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fits a posterior with discrete and continuous parts: a Bayesian mixture.
 
 The means of three clusters are continuous, and the assignments of 150

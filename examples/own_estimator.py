@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes an estimator, tests that it is unbiased, and Rao-Blackwellizes it.
 
 The estimator is self-critical REINFORCE: the baseline is `f` at the most

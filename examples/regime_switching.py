@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Infers the regimes of a series, together with unknown parameters.
 
 The series has 300 steps, and each step is in one of three regimes with its own

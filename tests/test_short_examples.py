@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The scripts that a user copies run, and keep to the rules of examples/."""
 
 import ast
