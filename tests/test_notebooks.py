@@ -51,7 +51,7 @@ def named(paths):
 
 
 def test_there_are_notebooks():
-  assert len(NOTEBOOKS) == 6
+  assert len(NOTEBOOKS) == 7
 
 
 @pytest.mark.slow

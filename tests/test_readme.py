@@ -109,6 +109,7 @@ def test_commands_are_found_over_the_end_of_a_line():
 SHORT = {
   'examples/benchmarks/chain_defaults.py': ['--problems=1', '--draws=3'],
   'examples/benchmarks/defaults.py': ['--problems=1', '--draws=250'],
+  'examples/benchmarks/elbo_forms.py': ['--smoke'],
   'examples/benchmarks/leave_one_out.py': ['--problems=1'],
   'examples/benchmarks/many_sites.py': ['--smoke'],
   'examples/benchmarks/moving.py': ['--smoke'],
@@ -116,6 +117,8 @@ SHORT = {
   'examples/benchmarks/semisupervised.py': ['--smoke'],
   'examples/benchmarks/site_interaction.py': ['--smoke'],
   'examples/benchmarks/vi_defaults.py': ['--problems=1', '--draws=4'],
+  'examples/benchmarks/vocabulary.py': ['--smoke'],
+  'examples/retrieval.py': ['--steps=1'],
 }
 
 
