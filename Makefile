@@ -68,10 +68,8 @@ notebooks: $(VENV)/.installed-dev  ## Run the notebooks anew, in full
 	  --ExecutePreprocessor.record_timing=False \
 	  --ExecutePreprocessor.extra_arguments="$(QUIET)" colab/*.ipynb
 
-docs: $(VENV)/.installed-test  ## Write the API reference to build/docs/
-	PDOC_ALLOW_EXEC=1 $(RUN) -W error::UserWarning -m pdoc --docformat google \
-	  --footer-text 'tfp_rb' --output-directory build/docs \
-	  tfp_rb tfp_rb.datasets tfp_rb.diagnostics tfp_rb.models
+docs: $(VENV)/.installed-test  ## Write the documentation site to build/docs/
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
 
 wheel: $(VENV)/.installed-test  ## Build a wheel into dist/
 	rm -rf build

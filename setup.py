@@ -29,8 +29,11 @@ EXAMPLES = [
 TEST = EXAMPLES + [
   'build',
   'hypothesis',
+  # The documentation site.
+  'mkdocs-jupyter',
+  'mkdocs-material>=9',
+  'mkdocstrings[python]',
   'mypy>=2,<3',
-  'pdoc',
   'pytest',
   'pytest-xdist',
   'ruff>=0.17,<0.18',  # a new minor version may format differently

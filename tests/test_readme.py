@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The README's code and commands run, and print what the README shows."""
+"""The code and commands of README and pages run, and print what is shown."""
 
 import ast
 import contextlib
@@ -15,7 +15,14 @@ import scripts
 pytestmark = pytest.mark.all_cases
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-README = ROOT / 'README.md'
+PAGES = [
+  ROOT / 'README.md',
+  *sorted(
+    path
+    for path in (ROOT / 'docs').rglob('*.md')
+    if 'notebooks' not in path.relative_to(ROOT).parts
+  ),
+]
 
 # A python block and, where only blank lines lie between, the output after it.
 BLOCK = re.compile(
@@ -45,23 +52,29 @@ def strip_line_ends(text):
   return '\n'.join(line.rstrip() for line in text.rstrip().splitlines())
 
 
-TEXT = README.read_text(encoding='utf-8')
-BLOCKS = find_blocks(TEXT)
+TEXTS = {
+  str(path.relative_to(ROOT)): path.read_text(encoding='utf-8')
+  for path in PAGES
+}
+TEXT = '\n'.join(TEXTS.values())
+BLOCKS = [
+  pytest.param(page, *block, id=f'{page}-line{block[0]}')
+  for page, text in TEXTS.items()
+  for block in find_blocks(text)
+]
 
 
 def test_the_readme_has_a_python_block():
-  assert BLOCKS
+  assert find_blocks(TEXTS['README.md'])
 
 
-@pytest.mark.parametrize(
-  ('line', 'code', 'output'), BLOCKS, ids=[f'line{b[0]}' for b in BLOCKS]
-)
+@pytest.mark.parametrize(('page', 'line', 'code', 'output'), BLOCKS)
 def test_block_runs_and_prints_what_is_shown(
-  line, code, output, tmp_path, monkeypatch
+  page, line, code, output, tmp_path, monkeypatch
 ):
   monkeypatch.chdir(tmp_path)
-  # Blank lines first, so that a traceback gives the line of the README.
-  printed = run('\n' * (line - 1) + code, str(README))
+  # Blank lines first, so that a traceback gives the line of the page.
+  printed = run('\n' * (line - 1) + code, str(ROOT / page))
   if output is not None:
     assert strip_line_ends(printed) == strip_line_ends(output)
 
@@ -108,8 +121,10 @@ def test_commands_are_found_over_the_end_of_a_line():
 # Scripts that no other test runs, and how to make them short.
 SHORT = {
   'examples/benchmarks/chain_defaults.py': ['--problems=1', '--draws=3'],
-  'examples/benchmarks/defaults.py': ['--problems=1', '--draws=250'],
   'examples/benchmarks/elbo_forms.py': ['--smoke'],
+  'examples/benchmarks/vocabulary.py': ['--smoke'],
+  'examples/retrieval.py': ['--steps=1'],
+  'examples/benchmarks/defaults.py': ['--problems=1', '--draws=250'],
   'examples/benchmarks/leave_one_out.py': ['--problems=1'],
   'examples/benchmarks/many_sites.py': ['--smoke'],
   'examples/benchmarks/moving.py': ['--smoke'],
@@ -117,8 +132,6 @@ SHORT = {
   'examples/benchmarks/semisupervised.py': ['--smoke'],
   'examples/benchmarks/site_interaction.py': ['--smoke'],
   'examples/benchmarks/vi_defaults.py': ['--problems=1', '--draws=4'],
-  'examples/benchmarks/vocabulary.py': ['--smoke'],
-  'examples/retrieval.py': ['--steps=1'],
 }
 
 
@@ -143,12 +156,26 @@ def test_what_make_demo_runs_is_a_short_form_of_an_example():
   assert line.startswith('examples/paper/semisupervised_mnist.py --demo ')
 
 
-def test_links_lead_somewhere():
-  titles = re.findall(r'^#+ (.*)$', TEXT, re.MULTILINE)
+@pytest.mark.parametrize('page', TEXTS)
+def test_links_lead_somewhere(page):
+  folder = (ROOT / page).parent
+  for link in re.findall(r'\]\(([^)]+)\)', TEXTS[page]):
+    path, _, anchor = link.partition('#')
+    if path.startswith('https://'):
+      continue
+    target = folder / path if path else ROOT / page
+    assert target.exists(), link
+    # Entries of the API reference are checked by `make docs`.
+    if anchor and 'api' not in target.parts:
+      assert anchor in anchors_of(target.read_text(encoding='utf-8')), link
+
+
+def anchors_of(text):
+  """The anchors of the headings of a page."""
+  titles = re.findall(r'^#+ (.*)$', text, re.MULTILINE)
   plain = [re.sub(r'[^\w -]', '', title).lower() for title in titles]
-  anchors = {title.replace(' ', '-') for title in plain}
-  for link in re.findall(r'\]\(([^)]+)\)', TEXT):
-    if link.startswith('#'):
-      assert link[1:] in anchors, link
-    elif not link.startswith('https://'):
-      assert (ROOT / link).exists(), link
+  return {title.replace(' ', '-') for title in plain}
+
+
+def test_the_readme_is_one_screen_and_links():
+  assert len(TEXTS['README.md'].splitlines()) <= 180
