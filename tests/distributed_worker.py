@@ -126,7 +126,10 @@ def compare(name):
   return {
     'digest': digest(state_of(model)),
     'gap': max(gaps),
-    'moved': float(np.max(np.abs(first.state[0] - state_of(vae(name))[0]))),
+    'moved': max(
+      float(np.max(np.abs(a - b)))
+      for a, b in zip(first.state, state_of(vae(name)), strict=True)
+    ),
     'loss': history.history['loss'],
   }
 

@@ -350,7 +350,7 @@ def test_two_workers_are_told_what_does_not_work(tmp_path):
   assert messages.keys() == {'fit', 'evaluate', 'outside', 'rows'}
   assert 'distributed_fit' in messages['fit']
   assert 'distributed_evaluate' in messages['evaluate']
-  assert 'moving_mean' in messages['outside']
+  assert '`model`' in messages['outside']
   assert '`data`' in messages['rows']
 
 
