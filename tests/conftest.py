@@ -35,8 +35,9 @@ LONG = (
 )
 
 
-# A test with more cases than this has a quarter of them in `make test`.
-MOST_CASES = 8
+# A test with more cases than this has a sixth of them in `make test`, and at
+# least this number.
+MOST_CASES = 6
 
 
 @pytest.hookimpl(tryfirst=True)  # before the slow tests are left out
@@ -50,5 +51,5 @@ def pytest_collection_modifyitems(items):
       # The same cases each time. Different tests leave out different ones, so
       # every distribution and every estimator takes part.
       group.sort(key=lambda item: zlib.crc32(item.nodeid.encode()))
-      for item in group[max(MOST_CASES, len(group) // 4) :]:
+      for item in group[max(MOST_CASES, len(group) // 6) :]:
         item.add_marker(pytest.mark.slow)
