@@ -128,7 +128,13 @@ def compare(name):
     'gap': max(gaps),
     'moved': max(
       float(np.max(np.abs(a - b)))
-      for a, b in zip(first.state, state_of(vae(name)), strict=True)
+      for a, b, v in zip(
+        first.state,
+        state_of(vae(name)),
+        [*model.weights, *model.estimator.variables],
+        strict=True,
+      )
+      if v.trainable
     ),
     'loss': history.history['loss'],
   }

@@ -350,7 +350,9 @@ def test_two_workers_are_told_what_does_not_work(tmp_path):
   assert messages.keys() == {'fit', 'evaluate', 'outside', 'rows'}
   assert 'distributed_fit' in messages['fit']
   assert 'distributed_evaluate' in messages['evaluate']
+  # The first variable of the network of `NVIL`, which was made outside.
   assert '`model`' in messages['outside']
+  assert 'dense/kernel' in messages['outside']
   assert '`data`' in messages['rows']
 
 
