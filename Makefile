@@ -22,6 +22,10 @@ PYTHON ?= $(shell for python in python3 python3.12 python3.11 python3.10; do \
 RUN := $(VENV)/bin/python
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
+# Python keeps what it has compiled, also where the environment forbids it:
+# otherwise each process compiles 4,000 modules again to import TensorFlow.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
