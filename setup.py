@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Packaging of `tfp_rb`."""
 
 import pathlib
@@ -6,12 +7,21 @@ import re
 from setuptools import find_packages, setup
 
 ROOT = pathlib.Path(__file__).resolve().parent
+REPOSITORY = 'https://github.com/tfp-rb/tfp_rb'
 
 
 def _read_version():
   # Read, not imported: importing the package would need TensorFlow here.
   text = (ROOT / 'tfp_rb' / 'version.py').read_text(encoding='utf-8')
   return re.search(r"^__version__ = '([^']+)'$", text, re.MULTILINE).group(1)
+
+
+def _read_description():
+  # A package index shows the README without the files that it links to.
+  text = (ROOT / 'README.md').read_text(encoding='utf-8')
+  relative = r'\]\((?!https?:)'
+  text = re.sub('!(\\[[^]]*)' + relative, rf'!\1]({REPOSITORY}/raw/main/', text)
+  return re.sub(relative, f']({REPOSITORY}/blob/main/', text)
 
 
 EXAMPLES = [
@@ -53,11 +63,18 @@ setup(
     'Rao-Blackwellized gradients of expectations over discrete '
     'distributions, for TensorFlow Probability'
   ),
-  long_description=(ROOT / 'README.md').read_text(encoding='utf-8'),
+  long_description=_read_description(),
   long_description_content_type='text/markdown',
   author='The tfp_rb authors',
-  license='Apache-2.0',
-  license_files=['LICENSE'],
+  url=REPOSITORY,
+  project_urls={
+    'Documentation': f'{REPOSITORY}/blob/main/docs/index.md',
+    'Changelog': f'{REPOSITORY}/blob/main/CHANGELOG.md',
+    'Issues': f'{REPOSITORY}/issues',
+  },
+  # The code, and the images of digits in `tfp_rb/data`.
+  license='Apache-2.0 AND CC-BY-SA-3.0',
+  license_files=['LICENSE', 'tfp_rb/data/LICENSE.md'],
   packages=find_packages(include=['tfp_rb', 'tfp_rb.*']),
   package_data={'tfp_rb': ['py.typed', 'data/*']},
   zip_safe=False,

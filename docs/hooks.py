@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lets pages of the site use files that lie outside of `docs/`.
 
 In the repository, pages link to files by relative paths, so the links also

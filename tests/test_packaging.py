@@ -4,6 +4,7 @@
 from email import message_from_bytes
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -72,10 +73,36 @@ def test_wheel_holds_the_package_and_nothing_else(wheel):
   assert {name.split('/')[0] for name in names - info} == {'tfp_rb'}
 
 
-def test_pip_installs_a_numpy_with_which_tfp_works(wheel):
+@pytest.fixture(scope='module')
+def metadata(wheel):
   with zipfile.ZipFile(wheel) as archive:
     (name,) = (n for n in archive.namelist() if n.endswith('/METADATA'))
-    metadata = message_from_bytes(archive.read(name))
+    return message_from_bytes(archive.read(name))
+
+
+def test_the_metadata_name_the_licence_of_the_digits_and_of_the_code(
+  wheel, metadata
+):
+  assert metadata['License'] == 'Apache-2.0 AND CC-BY-SA-3.0'
+  with zipfile.ZipFile(wheel) as archive:
+    texts = [
+      archive.read(name).decode()
+      for name in archive.namelist()
+      if '.dist-info/' in name and 'LICENSE' in name
+    ]
+  assert any('CC BY-SA 3.0' in text for text in texts)
+  assert any('Apache License' in text for text in texts)
+
+
+def test_the_metadata_link_to_the_repository(metadata):
+  urls = dict(u.split(', ') for u in metadata.get_all('Project-URL'))
+  assert {'Documentation', 'Changelog', 'Issues'} <= set(urls)
+  links = re.findall(r'\]\(([^)]*)\)', metadata.get_payload())
+  assert links
+  assert not [link for link in links if not link.startswith('https://')]
+
+
+def test_pip_installs_a_numpy_with_which_tfp_works(metadata):
   required = [Requirement(r) for r in metadata.get_all('Requires-Dist')]
   (numpy,) = (r.specifier for r in required if r.name == 'numpy')
   (tfp,) = (r.specifier for r in required if r.name == 'tensorflow-probability')
