@@ -30,6 +30,7 @@ from tfp_rb.internal.random import (
 )
 from tfp_rb.models._convolutions import Convolutions
 from tfp_rb.models._frames import Frames
+from tfp_rb.models._pixels import log_likelihood
 from tfp_rb.partitions import partition_of, registry
 from tfp_rb.partitions.counts import _large_poisson_tail as large_poisson_tail
 from tfp_rb.partitions.registry import plain_class
@@ -61,6 +62,7 @@ __all__ = [
   'large_poisson_tail',
   'leave_one_out_weights',
   'likelihood_ratio',
+  'log_likelihood',
   'mean_and_interval',
   'patch_bits',
   'patch_num_pilot_draws',

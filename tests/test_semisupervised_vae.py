@@ -300,6 +300,14 @@ def test_number_of_pixels_may_be_odd_and_all_may_be_dark():
   assert np.all(np.mean(drawn[1:] != drawn[:-1], axis=0) > 0.2)
 
 
+def test_halves_of_a_random_number_are_independent_pixels():
+  # One random number serves two pixels, so their correlation is the first thing
+  # to break. 5 standard errors of 40,000 pairs.
+  images = np.full([2, 40_000], 128, np.uint8)
+  first, second = models.binarize(images, SEED).numpy()
+  assert abs(np.corrcoef(first, second)[0, 1]) <= 5 / np.sqrt(40_000)
+
+
 def test_generated_images_differ_by_label_and_seed():
   model = make()
   images = model.generate([0, 1, 2], seed=[1, 2])

@@ -12,10 +12,10 @@ import tensorflow_probability as tfp
 
 from tfp_rb import baselines
 from tfp_rb.estimators import REINFORCE, GradientEstimator
-from tfp_rb.internal import checks, random, shapes
+from tfp_rb.internal import checks, gradients, random, shapes
 from tfp_rb.internal.types import Distribution, Seed, StatelessSeed
 from tfp_rb.models._layers import built_network, dense_network
-from tfp_rb.models._pixels import binarize
+from tfp_rb.models._pixels import binarize, log_likelihood
 from tfp_rb.models.estimator_model import EstimatorModel
 from tfp_rb.vi import monte_carlo_variational_loss
 
@@ -187,10 +187,7 @@ class DiscreteVAE(EstimatorModel):
       log_prob: `Tensor` of shape `[..., B]`.
     """
     logits = self._decode(codes)
-    images = tf.cast(images, logits.dtype)
-    # The log-likelihood of a pixel is x * logit - softplus(logit).
-    terms = images * logits - tf.nn.softplus(logits)
-    return tf.reduce_sum(terms, axis=-1) - self._log_num_codes
+    return log_likelihood(images, logits) - self._log_num_codes
 
   def negative_bound(
     self,
@@ -242,7 +239,7 @@ class DiscreteVAE(EstimatorModel):
     images = tf.cast(images, logits.dtype)
     # As in `log_joint`, for all pairs of images and codes, [B, N].
     log_joint = tf.matmul(images, logits, transpose_b=True)
-    log_joint -= tf.reduce_sum(tf.nn.softplus(logits), axis=-1)
+    log_joint -= tf.reduce_sum(gradients.softplus(logits), axis=-1)
     log_joint -= self._log_num_codes
     log_probs = tf.cast(self._site_log_probs(self(images)), logits.dtype)
     log_q = tf.einsum('bcl,ncl->bn', log_probs, tf.cast(one_hot, logits.dtype))

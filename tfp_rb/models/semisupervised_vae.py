@@ -15,7 +15,7 @@ from tfp_rb.estimators.rao_blackwell import rao_blackwellize
 from tfp_rb.internal import random, shapes
 from tfp_rb.internal.types import Seed, StatelessSeed, TensorLike
 from tfp_rb.models._layers import MLP, ConcatDense
-from tfp_rb.models._pixels import binarize
+from tfp_rb.models._pixels import binarize, log_likelihood
 from tfp_rb.models.estimator_model import EstimatorModel
 
 __all__ = ['SemiSupervisedVAE']
@@ -189,14 +189,10 @@ class SemiSupervisedVAE(EstimatorModel):
     if self.share_noise:
       noise = at_rows(noise)
     logits = self._decode(mean + tf.exp(log_scale) * noise, labels)
-    images = tf.cast(images, logits.dtype)
-    reconstruction = tf.reduce_sum(
-      tf.nn.softplus(logits) - images * logits, axis=-1
-    )
     divergence = tf.reduce_sum(
       0.5 * (mean**2 + tf.exp(2.0 * log_scale) - 1.0) - log_scale, axis=-1
     )
-    return reconstruction + divergence
+    return divergence - log_likelihood(images, logits)
 
   def losses_of(
     self,
