@@ -24,11 +24,12 @@ def _network(input_shape, units):
   return network
 
 
-def _relax():
+def _relax(with_f=False):
   return tfp_rb.RELAX(
     models.ControlVariate(NUM_PIXELS, atom_size=NUM_CLASSES),
     temperature=tfp.util.TransformedVariable(0.5, tfp.bijectors.Exp()),
     scale=tf.Variable(1.0),
+    with_f=with_f,
   )
 
 
@@ -62,6 +63,8 @@ METHODS = {
     lambda: tfp_rb.REINFORCE(baselines.IndependentSample()), 1e-3, None
   ),
   'RELAX': (_relax, 5e-4, 1e-2),
+  # As in the authors' code, `f` is also evaluated at relaxed labels.
+  'RELAX-with-f': (functools.partial(_relax, with_f=True), 5e-4, 1e-2),
   'NVIL': (
     lambda: tfp_rb.NVIL(_network([None, NUM_PIXELS], [512, 512, 512])),
     1e-3, None,
