@@ -38,7 +38,7 @@ help:  ## List the commands
 
 demo: $(VENV)/.installed-examples  ## Train three methods on MNIST, draw the plots
 	@echo 'About 3 minutes on two cores. Messages about CUDA are harmless.'
-	$(RUN) examples/paper/semisupervised_mnist.py --demo --output_dir='$(OUTPUT_DIR)'
+	$(RUN) -m examples.paper.semisupervised_mnist --demo --output_dir='$(OUTPUT_DIR)'
 	@ls '$(OUTPUT_DIR)'/*.png
 
 # Types are those of the newest NumPy: the oldest one has other annotations.

@@ -1,2 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scripts that use `tfp_rb`; they are not part of the package."""
+"""Makes `examples` a package, which is found before others of this name.
+
+The extra `benchmarks` installs storchastic, which has a package `examples`.
+"""

@@ -21,9 +21,13 @@ os.environ.setdefault(
   '--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true',
 )
 
-# The tests import `examples`, which is not installed. The folder comes last, so
-# that `tfp_rb` is the installed package.
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+# The tests import `examples`, which is not installed. Another package of this
+# name may be (storchastic installs one), so ours is imported first. The folder
+# does not stay on the path, so that `tfp_rb` is the installed package.
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import examples as _  # noqa: F401
+
+sys.path.pop(0)
 
 # They take ten seconds and more, so they start first: one that starts last
 # leaves the other processes without work.

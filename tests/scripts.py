@@ -71,11 +71,11 @@ def run_command(command, *args, in_process=True):
     printed: Python `str`.
   """
   path, *flags = command.split()
-  script = path.removeprefix('examples/')
   if in_process:
-    return run(script, *flags, *args)
-  line = [sys.executable, str(EXAMPLES / script), *flags, *args]
-  return subprocess.run(line, stdout=-1, text=True, check=True).stdout
+    return run(path.removeprefix('examples/'), *flags, *args)
+  module = path.removesuffix('.py').replace('/', '.')
+  line = [sys.executable, '-m', module, *flags, *args]
+  return subprocess.run(line, cwd=ROOT, stdout=-1, text=True, check=True).stdout
 
 
 def run(script, *args):

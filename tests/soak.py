@@ -32,7 +32,8 @@ import zipfile
 import h5py
 import numpy as np
 
-EXAMPLES = pathlib.Path(__file__).resolve().parents[1] / 'examples'
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+SCRIPT = 'examples.paper.semisupervised_mnist'
 METHOD = 'RB-REINFORCE'
 MOST_STARTS = 8  # of a trial, before one may finish
 TIMEOUT = 300.0
@@ -59,18 +60,17 @@ class Process:
 
   def __init__(self, folder, epochs, *flags):
     self.output = folder.with_name(f'{folder.name}.{time.time_ns()}.txt')
-    script = EXAMPLES / 'paper' / 'semisupervised_mnist.py'
     argv = [
-      str(script), '--smoke', '--source=embedded', f'--methods={METHOD}',
+      SCRIPT, '--smoke', '--source=embedded', f'--methods={METHOD}',
       f'--epochs={epochs}', '--num_seeds=1', '--warm_start_epochs=2',
       f'--output_dir={folder}', *flags,
     ]  # fmt: skip
     sys.stdout.flush()
     self.pid, self.status = os.fork(), None
     if self.pid == 0:
-      self._run(script, argv)
+      self._run(argv)
 
-  def _run(self, script, argv):
+  def _run(self, argv):
     status = 1
     try:
       signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -78,8 +78,8 @@ class Process:
       os.dup2(file, 1)
       os.dup2(file, 2)
       sys.argv = argv
-      sys.path.insert(0, str(script.parent))
-      runpy.run_path(str(script), run_name='__main__')
+      sys.path.insert(0, str(ROOT))
+      runpy.run_module(SCRIPT, run_name='__main__')
       status = 0
     except SystemExit as stop:
       status = stop.code or 0

@@ -92,6 +92,8 @@ def test_output_belongs_to_the_block_directly_before_it():
 
 def find_commands(text):
   """The scripts of all examples that a text names, with their flags."""
+  as_path = lambda match: f'`{match[1].replace(".", "/")}.py'
+  text = re.sub(r'`\.venv/bin/python\s+-m\s+(examples[\w.]+)', as_path, text)
   command = r'`(?:\.venv/bin/python\s+)?(examples/[^`]+\.py[^`]*)`'
   found = re.findall(command, text)
   return {' '.join(command.split()) for command in found}
@@ -118,8 +120,8 @@ def test_every_command_is_run_by_a_test():
 
 
 def test_commands_are_found_over_the_end_of_a_line():
-  text = '`examples/a.py` and `.venv/bin/python examples/b.py\n--c=d`, `e.py`'
-  assert find_commands(text) == {'examples/a.py', 'examples/b.py --c=d'}
+  text = '`examples/a.py` and `.venv/bin/python -m examples.b.c\n--d=e`, `f.py`'
+  assert find_commands(text) == {'examples/a.py', 'examples/b/c.py --d=e'}
 
 
 # Scripts that no other test runs, and how to make them short.
@@ -158,8 +160,8 @@ def test_what_make_demo_runs_is_a_short_form_of_an_example():
   printed = subprocess.run(
     ['make', '--dry-run', 'demo'], cwd=ROOT, stdout=-1, text=True, check=True
   ).stdout
-  (line,) = re.findall(r'examples/\S+.py .*', printed)
-  assert line.startswith('examples/paper/semisupervised_mnist.py --demo ')
+  (line,) = re.findall(r'examples[./].*', printed)
+  assert line.startswith('examples.paper.semisupervised_mnist --demo ')
 
 
 @pytest.mark.parametrize('page', TEXTS)

@@ -15,7 +15,7 @@ divergence, summed over all logits and estimated from `--draws` gradients.
   paths, a budget, and `local_expectation` of all states, with no baseline and
   with the exact loss as a constant baseline, which a fit would have to learn.
 
-  python examples/benchmarks/chain_defaults.py
+  python -m examples.benchmarks.chain_defaults
 """
 
 import pathlib

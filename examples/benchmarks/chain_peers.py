@@ -8,7 +8,7 @@
   hidden Markov models (`CategoricalChain.posterior`).
 
   pip install -e '.[benchmarks]'
-  python examples/benchmarks/chain_peers.py
+  python -m examples.benchmarks.chain_peers
 
 Everything is in float64. Printed is the largest absolute difference of each
 quantity. The script fails if one is larger than 1e-8, and says so if a library

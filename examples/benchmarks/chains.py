@@ -12,7 +12,7 @@ All compiled by XLA in one process, float32. The functions of a part are called
 in turn. Printed are medians and quartiles; a ratio is that of calls of the same
 round. The tables are written to `--output_dir`.
 
-  python examples/benchmarks/chains.py
+  python -m examples.benchmarks.chains
 
 Memory is measured on Linux only: the peak during the calls, compilation
 included, less what the process held before.

@@ -17,7 +17,7 @@ The logits are flat (of scale 0.1 to 0.5), mixed (1 to 2) or concentrated (3 to
 (one value in ten is 10 times larger). The variances of large products are
 sampled, all others are exact.
 
-  python examples/benchmarks/defaults.py
+  python -m examples.benchmarks.defaults
 """
 
 import csv

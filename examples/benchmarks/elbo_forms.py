@@ -16,7 +16,7 @@ the mean loss of a batch of 100 digits, before training and after each number of
 steps in `--steps`. It does so with `--draws` joint draws and a leave-one-out
 baseline.
 
-  python examples/benchmarks/elbo_forms.py
+  python -m examples.benchmarks.elbo_forms
 """
 
 import csv

@@ -13,7 +13,7 @@ and concentrated q (3 to 6); f normal, plus 10, falling with log q, low at the
 top atom, or with an outlier; k = 1 to 5 summed, M = 1 to 4 draws, and k and M
 as a budget of 2 to 6 evaluations splits them.
 
-  python examples/benchmarks/leave_one_out.py
+  python -m examples.benchmarks.leave_one_out
 """
 
 import itertools

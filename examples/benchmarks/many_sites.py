@@ -27,7 +27,7 @@ Then the time of a compiled step (variational loss and gradient) by the number
 of sites: `S` sites need `2 S + 1` evaluations of a target that costs `O(S)`
 itself.
 
-  python examples/benchmarks/many_sites.py
+  python -m examples.benchmarks.many_sites
 """
 
 import csv

@@ -20,7 +20,7 @@ those of PyTorch before anything is timed. Then all rows take turns, `--rounds`
 times and in another order each. Memory is measured by `moving_memory.py`.
 
   pip install -e '.[benchmarks]'
-  python examples/benchmarks/moving.py
+  python -m examples.benchmarks.moving
 
 Without torch only our rows are measured.
 """

@@ -7,7 +7,7 @@ the location is a closed form for every estimator here, so that nothing is left
 to chance but the frames: where pairs of gradients (`moving_variance.py`) have
 heavy tails, this tells estimators apart.
 
-  python examples/benchmarks/moving_exact_variance.py \\
+  python -m examples.benchmarks.moving_exact_variance \\
     --checkpoint=outputs/moving_mnist/RB-REINFORCE+/0/last.keras
 
 Printed is the total variance for one frame, the mean over test frames with an

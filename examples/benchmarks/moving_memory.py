@@ -6,7 +6,7 @@ each in its own process: loading MNIST, compilation, training, evaluation,
 checkpoints and figures. The script sets `MALLOC_ARENA_MAX=1`, unless it is set
 already: on Linux all threads then share one heap, which saves 70 MB.
 
-  python examples/benchmarks/moving_memory.py
+  python -m examples.benchmarks.moving_memory
 
 What the kernel says of a process counts the memory of who started it, which is
 why TensorFlow is not imported here. Not for Windows.

@@ -4,7 +4,7 @@
 64 frames of test digits are held fixed, and the gradient of their mean loss is
 taken again and again with other locations and other Gaussian noise.
 
-  python examples/benchmarks/moving_variance.py \\
+  python -m examples.benchmarks.moving_variance \\
     --checkpoint=outputs/moving_mnist/RB-REINFORCE+/0/last.keras
 
 Printed is the total variance (the trace of the covariance), half the mean

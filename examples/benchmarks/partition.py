@@ -10,7 +10,7 @@
 All compiled by XLA in one process, float32, the two sides of each ratio called
 in turn; printed are medians and quartiles of the times and of the ratios.
 
-  python examples/benchmarks/partition.py
+  python -m examples.benchmarks.partition
 """
 
 import re

@@ -8,7 +8,7 @@ batch, of two estimators with the same number of evaluations of `f`:
 * `tfp_rb.pooled(budget_per_row=n)`, one budget for the batch;
 * `rao_blackwellize(REINFORCE(LeaveOneOut()), budget=n)`, a budget per row.
 
-  python examples/benchmarks/pooled.py
+  python -m examples.benchmarks.pooled
 
 The rows of a 'mixed' batch differ in their concentration; those of a
 'concentrated' or 'flat' batch are alike. `f` is random, has an offset, or is

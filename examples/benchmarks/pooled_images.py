@@ -7,7 +7,7 @@ where these go. It takes the classifier of the warm start of
 `examples/paper/semisupervised_mnist.py` (or of `--checkpoint`) and the test
 images of MNIST, and makes one estimate for each batch.
 
-  python examples/benchmarks/pooled_images.py
+  python -m examples.benchmarks.pooled_images
 
 The figure has a row of images for each number of evaluations, the first ones of
 the test set. Above an image are its two most probable labels. The table has the

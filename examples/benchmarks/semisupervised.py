@@ -19,10 +19,10 @@ are in memory beforehand. In one process:
 At equal weights, without noise, the gradients of all three must agree
 before anything is timed. Then all rows take turns, `--rounds` times and in
 another order each. Printed are medians and quartiles of the milliseconds of a
-step, the ratios of medians to our RB, and what the ratios ought to be.
+step, the medians over rounds of the ratios to our RB, and the targets.
 
   pip install -e '.[benchmarks]'
-  python examples/benchmarks/semisupervised.py
+  python -m examples.benchmarks.semisupervised
 
 Without torch or storchastic only our rows are measured.
 """

@@ -9,7 +9,7 @@ takes the gradient of the mean loss twice, with other labels and other Gaussian
 noise. In a trained model few images are in doubt, so the variance differs
 widely between batches.
 
-  python examples/benchmarks/semisupervised_variance.py
+  python -m examples.benchmarks.semisupervised_variance
 
 The script prints the total variance (the trace of the covariance): half the
 mean squared distance of the two gradients, with a normal 95 % interval over

@@ -26,7 +26,7 @@ For a polynomial the ratio should be about `h d`. In the local estimate of site
 of a set `U` remains at each of its `d` sites. A joint draw has the noise of all
 terms at each of the `S` sites, but `S + 1` draws average it out.
 
-  python examples/benchmarks/site_interaction.py
+  python -m examples.benchmarks.site_interaction
 """
 
 import csv

@@ -16,7 +16,7 @@ others need no training. Variances are measured over `--draws` gradients,
 with a relative standard error of about 2 % (more where the tails are heavy).
 A run that was interrupted goes on where it stopped.
 
-  python examples/benchmarks/variance.py
+  python -m examples.benchmarks.variance
 """
 
 import csv

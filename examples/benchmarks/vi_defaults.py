@@ -11,7 +11,7 @@ baseline.
 
 `examples/benchmarks/many_sites.py` measures parts with many sites.
 
-  python examples/benchmarks/vi_defaults.py
+  python -m examples.benchmarks.vi_defaults
 """
 
 import pathlib

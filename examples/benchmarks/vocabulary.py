@@ -16,7 +16,7 @@ Each row runs in a process of its own, compiled by XLA or as a plain
 and the peak memory of the process above that before the first call. A row that
 needs more than `--gigabytes` is ended, and reported as such. Linux only.
 
-  python examples/benchmarks/vocabulary.py
+  python -m examples.benchmarks.vocabulary
 """
 
 import csv

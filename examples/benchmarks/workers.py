@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Seconds of an epoch with one worker and with two, of one core each.
 
-  python examples/benchmarks/workers.py
+  python -m examples.benchmarks.workers
 
 trains the semi-supervised model by `distributed_fit`, with the same global
 batch in every row. `none` is one process without a strategy, where the whole

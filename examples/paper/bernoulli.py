@@ -14,7 +14,7 @@ REINFORCE+ takes `f` at an independent draw as its baseline. The code of the
 paper draws one for every atom (`shared=False`), which leaves a floor of noise
 at k = 8; one draw for all atoms (`shared=True`) leaves none.
 
-  python examples/paper/bernoulli.py --output_dir=outputs/bernoulli
+  python -m examples.paper.bernoulli --output_dir=outputs/bernoulli
 
 Reference: Runjing Liu et al. Rao-Blackwellized stochastic gradients for
 discrete distributions. ICML 2019. https://arxiv.org/abs/1810.04777

@@ -31,7 +31,7 @@ to 5: there sums and averages of equal cost differ by less than two standard
 errors on some datasets, while k = 0 is last and k = 10 first on all.
 
 Results in `results/gaussian_mixture`, figure, paths and table each, in which
-`...` is `python examples/paper/gaussian_mixture.py
+`...` is `python -m examples.paper.gaussian_mixture
 --output_dir=examples/results/gaussian_mixture`; about 70 s each on two cores:
 
   ...

@@ -11,7 +11,7 @@ epoch: the negative ELBO at the most probable location (without entropy and
 prior of the location, as in the authors' code), and how far that location is
 from the truth.
 
-  python examples/paper/moving_mnist.py --as_published --methods=RB-REINFORCE+
+  python -m examples.paper.moving_mnist --as_published --methods=RB-REINFORCE+
 
 `--as_published` weighs the entropy of the location 64 times, as the authors'
 code does; default is its weight 1. `--anneal_epochs=25` begins with 256 and

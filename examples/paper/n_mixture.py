@@ -34,8 +34,8 @@ lower, with 3 summed up to 5), and k large enough to hold most of `q`.
 
 The committed results, about a minute each on two cores:
 
-  python examples/paper/n_mixture.py --output_dir=examples/results/n_mixture
-  python examples/paper/n_mixture.py --as_published \
+  python -m examples.paper.n_mixture --output_dir=examples/results/n_mixture
+  python -m examples.paper.n_mixture --as_published \
     --output_dir=examples/results/n_mixture/as_published
 
 and both with `--num_trials=150 --num_draws=0`, to `.../150_trials` and

@@ -10,7 +10,7 @@ Evaluated on the test images after every epoch: the negative ELBO at the most
 probable label (without the constant log 10 of its prior, as in the authors'
 code), and the accuracy.
 
-  python examples/paper/semisupervised_mnist.py --methods=RB-REINFORCE,Exact
+  python -m examples.paper.semisupervised_mnist --methods=RB-REINFORCE,Exact
 
 runs both for 100 epochs with two seeds; without `--methods`, all ten of them,
 twenty runs. Besides the methods of the table below there are `--k=3`, with
@@ -27,7 +27,7 @@ with the same flags and a folder that both share:
 
   TF_CONFIG='{"cluster": {"worker": ["localhost:2222", "localhost:2223"]},
     "task": {"type": "worker", "index": 0}}' \\
-    python examples/paper/semisupervised_mnist.py --methods=RB-REINFORCE
+    python -m examples.paper.semisupervised_mnist --methods=RB-REINFORCE
 
 and the same with `"index": 1` in the second one. Each step then takes 64 images
 of either kind, 32 in each process. If a process is stopped, end the other one

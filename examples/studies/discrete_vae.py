@@ -10,7 +10,7 @@ Two models and protocols of the literature:
 
 All methods start from the same weights for the same seed. The command
 
-  python examples/studies/discrete_vae.py --methods=leave-one-out,budget \\
+  python -m examples.studies.discrete_vae --methods=leave-one-out,budget \\
     --evaluations=3
 
 trains with two methods that evaluate the decoder three times for each image.

@@ -25,7 +25,7 @@ surrogate, 5 evaluations would do (see `tfp_rb.local_expectation`).
 
 The negative ELBO has a closed form here: all curves are exact, not estimated.
 
-  python examples/studies/mixed_vi.py --output_dir=outputs/mixed_vi
+  python -m examples.studies.mixed_vi --output_dir=outputs/mixed_vi
 """
 
 import csv

@@ -28,7 +28,7 @@ A second part fits series of 8 steps at the true dynamics, where all 3^8 paths
 can be listed: the divergence from the exact posterior is exact, and `Exact`
 shows how close each family can come.
 
-  python examples/studies/switching_dynamics.py
+  python -m examples.studies.switching_dynamics
 
 A run that is stopped goes on where it was when started again with the same
 flags, and ends with the same numbers.

@@ -55,7 +55,7 @@ class LeaveOneOut(Baseline):
   `1 / q`. Their variances, divided by the least of the four, have geometric
   means 3.6, 2.5, 1.9 and 1.6, and 95 % quantiles 170, 32, 17 and 11, in this
   order. The command for all figures is
-  `python examples/benchmarks/leave_one_out.py`.
+  `python -m examples.benchmarks.leave_one_out`.
 
   #### Examples
 

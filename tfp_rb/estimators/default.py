@@ -28,7 +28,7 @@ def default_estimator(whole: Whole) -> GradientEstimator:
   the best choice for three evaluations. The 95 % quantile of the ratio is 1.37,
   and the largest is 11.5 (10 sites that are nearly certain). If products of
   fewer sites also got joint draws, the 95 % quantile would be 4.8. The command
-  is `python examples/benchmarks/defaults.py`.
+  is `python -m examples.benchmarks.defaults`.
 
   Args:
     whole: The whole `Partition` of the distribution.

@@ -72,7 +72,7 @@ def local_expectation(
   of the variance, `local_expectation` is better than joint draws; if only
   interactions of five sites exist, and cause more than a fifth, it is worse.
   The table shows the measured variance relative to `S + 1` joint draws for `S`
-  bits, 20 to 200 (`python examples/benchmarks/site_interaction.py`):
+  bits, 20 to 200 (`python -m examples.benchmarks.site_interaction`):
 
   ```none
   share of the variance       1 %           10 %          50 %          all
@@ -89,7 +89,7 @@ def local_expectation(
   If only some of the symbols are summed, the draws add their own noise. With
   one symbol summed and two drawn, the variance was 0.54 to 3.1 times that of
   the same number of joint draws (20 sites of 10 symbols,
-  `python examples/benchmarks/many_sites.py`).
+  `python -m examples.benchmarks.many_sites`).
 
   If `f` is a sum of one term for each site, make the sites the *batch* of the
   distribution instead; the cost is then `k + M`.

@@ -55,7 +55,7 @@ def rao_blackwellize(
   A wrong `k` can cost more than a right one gains. The table shows the variance
   of the gradient with three evaluations of `f` and the baseline `LeaveOneOut`,
   divided by that of the best row for the problem (540 random problems, flat to
-  concentrated; `python examples/benchmarks/defaults.py`):
+  concentrated; `python -m examples.benchmarks.defaults`):
 
   ```none
                       tables and counts         products of 2 to 200 sites
