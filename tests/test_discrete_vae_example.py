@@ -72,6 +72,27 @@ def test_all_methods_run(script, latents, tmp_path):
     assert f'\n{method}-' in printed
 
 
+@pytest.mark.slow
+def test_variances_are_measured_at_three_checkpoints(tmp_path):
+  runs, output = tmp_path / 'runs', tmp_path / 'variance'
+  run_smoke(runs, '--methods=leave-one-out')
+  command = 'examples/studies/discrete_vae_variance.py'
+  flags = ['--smoke', '--source=embedded', f'--runs={runs}']
+  flags += ['--methods=leave-one-out,RELAX', f'--output_dir={output}']
+  scripts.run_command(command, *flags)
+  with (output / 'bernoulli' / 'variances.csv').open(newline='') as file:
+    rows = list(csv.DictReader(file))
+  assert [row['method'] for row in rows] == ['leave-one-out-3', 'RELAX-3'] * 3
+  assert len({row['checkpoint'] for row in rows}) == 3
+  for row in rows:
+    assert 0 <= float(row['low']) <= float(row['variance'])
+    assert float(row['variance']) <= float(row['high'])
+    assert float(row['bias_low']) <= float(row['bias_high'])
+  assert (output / 'bernoulli' / 'variances.png').stat().st_size > 10_000
+  printed = scripts.run_command(command, *flags, '--plot_only')
+  assert rows[0]['method'] in printed
+
+
 def test_all_methods_start_alike(script, protocol):
   started = [
     script.make_model(method, protocol, 2, seed=3)[0]

@@ -129,6 +129,7 @@ SHORT = {
   'examples/benchmarks/chain_defaults.py': ['--problems=1', '--draws=3'],
   'examples/benchmarks/chain_peers.py': ['--smoke'],
   'examples/benchmarks/chains.py': ['--smoke'],
+  'examples/benchmarks/discrete_vae.py': ['--smoke'],
   'examples/benchmarks/elbo_forms.py': ['--smoke'],
   'examples/benchmarks/vocabulary.py': ['--smoke'],
   'examples/retrieval.py': ['--steps=1'],

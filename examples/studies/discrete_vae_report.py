@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures and the table of `discrete_vae.py`, made of its CSV files alone."""
+"""Figures and the table of `discrete_vae.py`, made from its CSV files alone."""
 
+import csv
 import json
+import pathlib
 
 import matplotlib
 import numpy as np
@@ -25,27 +27,54 @@ PUBLISHED = {
 }  # fmt: skip
 
 
+# Written by `examples/benchmarks/discrete_vae.py` on an idle machine. Runs take
+# hours and share the machine, so their own seconds cannot be compared.
+TIMES = pathlib.Path('examples/results/discrete_vae_times')
+
+
 def order_of(methods):
-  """The names of runs in the order of the methods, with 1 to 9 evaluations."""
+  """Returns names of runs in the order of the methods, 1 to 9 evaluations."""
   return [f'{method}-{n}' for method in methods for n in range(1, 10)]
 
 
+def milliseconds_of_steps(latents, folder=TIMES):
+  """Returns the measured milliseconds per training step.
+
+  Args:
+    latents: Python `str`, the name of the protocol.
+    folder: `pathlib.Path` with a folder for each protocol.
+
+  Returns:
+    milliseconds: Dictionary, the name of a run to a `float`; empty if nothing
+      was measured.
+  """
+  path = folder / latents / 'times.csv'
+  if not path.exists():
+    return {}
+  with path.open(newline='') as file:
+    return {
+      row['method']: float(row['milliseconds'])
+      for row in csv.DictReader(file)
+      if row['library'] == 'tfp_rb' and row['milliseconds']
+    }
+
+
 def style(i):
-  """Colour and line of the `i`-th method."""
+  """Returns colour and line of the `i`-th method."""
   colour = run_paths.COLOURS[i % len(run_paths.COLOURS)]
   return {'color': colour, 'linestyle': run_paths.LINES[i % 4]}
 
 
 def values_of(log, column):
-  """A column without the row before training."""
+  """Returns a column without the row before training."""
   return np.asarray(log[column], float)[1:]
 
 
-def plot_panels(axes, runs, steps_per_row):
+def plot_panels(axes, runs, steps_per_row, milliseconds):
   """Draws the training ELBO, by step and by minute, variance and rest."""
   panels = (
     ('loss', 'ELBO of the training images [nats]', 'step'),
-    ('loss', 'ELBO of the training images [nats]', 'minutes of training'),
+    ('loss', 'ELBO of the training images [nats]', 'minutes (idle machine)'),
     ('encoder_variance', 'variance of the gradient w.r.t. the encoder', 'step'),
     ('rest', 'probability of all codes but the best', 'step'),
   )
@@ -55,8 +84,7 @@ def plot_panels(axes, runs, steps_per_row):
         y = values_of(log, column)
         x = steps_per_row * np.arange(1, len(y) + 1)
         if unit != 'step':
-          # The median, because some rows include pauses of the machine.
-          x = x / steps_per_row * run_paths.seconds_of_epoch(log) / 60.0
+          x = x * milliseconds.get(name, np.nan) / 60e3
         y = -y if column == 'loss' else y
         first = seed == min(by_seed)
         axis.plot(x, y, label=name if first else None, **style(i))
@@ -66,7 +94,7 @@ def plot_panels(axes, runs, steps_per_row):
 
 
 def focus(axis, runs):
-  """Hides the first part of training, where all methods rise steeply."""
+  """Hides the start of training, where all methods improve quickly."""
   ends = [
     -values_of(log, 'loss') for by_seed in runs.values()
     for log in by_seed.values()
@@ -77,9 +105,9 @@ def focus(axis, runs):
   axis.set_ylim(low - margin, high + margin)
 
 
-def plot(path, runs, title, steps_per_row):
+def plot(path, runs, title, steps_per_row, milliseconds):
   figure, axes = plt.subplots(2, 2, figsize=(12, 9), layout='constrained')
-  plot_panels(axes.flat, runs, steps_per_row)
+  plot_panels(axes.flat, runs, steps_per_row, milliseconds)
   for axis in axes.flat[:2]:
     focus(axis, runs)
   axes.flat[2].legend(fontsize=8)
@@ -89,12 +117,12 @@ def plot(path, runs, title, steps_per_row):
 
 
 def last_measured(values):
-  """The last number that is not NaN."""
+  """Returns the last number that is not NaN."""
   known = values[np.isfinite(values)]
   return known[-1] if known.size else np.nan
 
 
-def print_table(runs, title, steps_per_row, published):
+def print_table(runs, title, steps_per_row, published, milliseconds):
   print(f'\n{title}:')
   print(
     f'{"method-evaluations":24s}{"seeds":>6s}{"steps":>9s}{"train ELBO":>12s}'
@@ -108,22 +136,22 @@ def print_table(runs, title, steps_per_row, published):
       for column in ('loss', 'encoder_variance', 'rest', 'test_bound')
     )
     num_steps = steps_per_row * len(values_of(logs[0], 'loss'))
-    seconds = np.median([run_paths.seconds_of_epoch(log) for log in logs])
     print(
       f'{name:24s}{len(logs):6d}{num_steps:9d}{-loss:12.2f}'
       f'{published.get(name, ""):>11}{bound:12.2f}{variance:10.3g}{rest:8.3f}'
-      f'{1e3 * seconds / steps_per_row:9.2f}'
+      f'{milliseconds.get(name, np.nan):9.2f}'
     )
   if published:
     print('* train ELBO after 1,000,000 steps, in the papers')
 
 
 def report(about, methods):
-  """Prints the table and draws the figure of what has been run.
+  """Prints the table and draws the figure of all runs in a folder.
 
   Args:
-    about: `pathlib.Path` of `about.json` in the folder of the runs.
-    methods: Names of the methods in their order.
+    about: `pathlib.Path` of `about.json` in the folder of the runs, which has
+      the name of the protocol.
+    methods: List of Python `str`s, the names of the methods in their order.
   """
   runs, source = run_paths.gather(about, COLUMNS, order_of(methods))
   if not runs:
@@ -134,6 +162,8 @@ def report(about, methods):
     f'{latents[0]} variables of {latents[1]} values'
   )  # fmt: skip
   title = f'{what}, {source}'
-  plot(about.parent / 'paths.png', runs, title, common['steps_per_row'])
+  milliseconds = milliseconds_of_steps(about.parent.name)
+  every = common['steps_per_row']
+  plot(about.parent / 'paths.png', runs, title, every, milliseconds)
   published = PUBLISHED if latents == 200 else {}
-  print_table(runs, title, common['steps_per_row'], published)
+  print_table(runs, title, every, published, milliseconds)
