@@ -359,6 +359,10 @@ def test_keras_variables_are_variables(run_eagerly):
   ('arguments', 'kind', 'argument'),
   [
     ({'loss': 3.0}, TypeError, 'loss'),
+    # An id of its own: that of a function contains its address.
+    pytest.param(
+      {'loss': lambda seed: tf.zeros([20])}, ValueError, 'loss', id='vector'
+    ),
     ({'variables': []}, ValueError, 'variables'),
     ({'variables': LOGITS}, ValueError, 'variables'),
     (

@@ -62,7 +62,8 @@ def sampled_moments(
     TypeError: `loss` is not callable, `num_pairs` is not an `int`, or
       `variables` does not contain floating-point variables only.
     ValueError: `num_pairs` is too small, `variables` is not a list or is empty,
-      the loss depends on none of them, or `reference` has other shapes.
+      the loss is not a scalar or depends on none of them, or `reference` has
+      other shapes.
 
   #### Examples
 
@@ -92,7 +93,12 @@ def sampled_moments(
     with tf.GradientTape() as tape:
       # By default, a tape watches trainable variables only.
       tape.watch(variables)
-      value = loss(seed)
+      value = tf.convert_to_tensor(loss(seed))
+      if value.shape.rank not in (None, 0):
+        raise ValueError(
+          f'`loss` must return a scalar; got shape {value.shape}, whose gradient '
+          'would be that of a sum. Return `tf.reduce_mean(...)` of the values.'
+        )
     gradients = gradients_of(tape, value, variables)
     if gradients is None:
       raise ValueError(

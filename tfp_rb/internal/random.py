@@ -35,7 +35,7 @@ def split_seed(seed, n):
 def _stateless(seed):
   expected = (
     '`seed` must be None, a Python int, or a stateless seed of two integers; '
-    f'got {seed!r}. Write, for example, `seed=[0, step]`.'
+    f'got {seed!r}. Write, for example, `seed=tf.constant([0, step])`.'
   )
   if tf.is_tensor(seed) and seed.dtype != tf.int32:
     raise TypeError(
