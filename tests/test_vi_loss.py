@@ -59,6 +59,36 @@ def written_out(discrepancy_fn, logits, scores):
 # Against the sum over all values.
 
 
+@pytest.mark.parametrize(
+  'estimator',
+  [
+    None,
+    tfp_rb.Exact(),
+    tfp_rb.REINFORCE(baselines.LeaveOneOut(), num_samples=2),
+    tfp_rb.rao_blackwellize(tfp_rb.REINFORCE(), budget=2),
+  ],
+  ids=['default', 'exact', 'draws', 'budget'],
+)
+def test_a_target_of_rows_is_the_same_target_without_a_pool(estimator):
+  logits, scores = tf.Variable(LOGITS), tf.constant(TARGET)
+
+  def by_rows(z, rows):
+    return tf.gather_nd(scores, tf.stack([rows, z], axis=-1))
+
+  results = []
+  for target in (table(scores), by_rows):
+    with tf.GradientTape() as tape:
+      loss = loss_of(
+        target,
+        tfd.Categorical(logits=logits),
+        gradient_estimator=estimator,
+        seed=SEED,
+      )
+    results.append((loss, tape.gradient(loss, logits)))
+  for expected, actual in zip(*results):
+    np.testing.assert_allclose(actual, expected, rtol=1e-12)
+
+
 @pytest.mark.parametrize('name', DISCREPANCIES)
 def test_value_and_gradients_are_those_of_the_sum(name):
   discrepancy_fn = getattr(tfp.vi, name)

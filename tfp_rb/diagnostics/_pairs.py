@@ -96,8 +96,8 @@ def sampled_moments(
       value = tf.convert_to_tensor(loss(seed))
       if value.shape.rank not in (None, 0):
         raise ValueError(
-          f'`loss` must return a scalar; got shape {value.shape}, whose gradient '
-          'would be that of a sum. Return `tf.reduce_mean(...)` of the values.'
+          f'`loss` must return a scalar; got shape {value.shape}. Return the '
+          'mean of its values, `tf.reduce_mean(...)`.'
         )
     gradients = gradients_of(tape, value, variables)
     if gradients is None:

@@ -27,6 +27,7 @@ __all__ = [
   'check_pooled',
   'check_target',
   'estimator_for',
+  'takes_rows',
 ]
 
 MOST_SYMBOLS = 16  # Up to this number per site, the default sums all symbols.
@@ -149,6 +150,16 @@ def check_exact_arguments(
     )
 
 
+def takes_rows(target: Callable[..., Any], surrogate: Distribution) -> bool:
+  """Returns whether a target takes `rows`, as one that serves a pool does."""
+  if isinstance(surrogate, tfd.JointDistribution):
+    return False  # There, `rows` may be the name of a part.
+  try:
+    return 'rows' in inspect.signature(target).parameters
+  except (TypeError, ValueError):  # A builtin may have no signature.
+    return False
+
+
 def check_pooled(target: Callable[..., Any], surrogate: Distribution) -> None:
   """Raises if an argument is not supported with a pooled estimator."""
   if isinstance(surrogate, tfd.JointDistribution):
@@ -157,7 +168,7 @@ def check_pooled(target: Callable[..., Any], surrogate: Distribution) -> None:
       f'pooled `gradient_estimator`; got a `{type(surrogate).__name__}`. Use '
       '`tfp_rb.rao_blackwellize` instead.'
     )
-  if 'rows' not in inspect.signature(target).parameters:
+  if not takes_rows(target, surrogate):
     raise TypeError(
       '`target_log_prob_fn` must take an argument `rows` with a pooled '
       f'`gradient_estimator`; got {target!r}. It is called as '

@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_rb._expectation import estimate_at
-from tfp_rb.designs import CheckedIntegrand, whole_of
+from tfp_rb.designs import CheckedIntegrand, serve_rows, whole_of
 from tfp_rb.estimators.base import GradientEstimator
 from tfp_rb.internal import random, shapes
 from tfp_rb.internal.types import (
@@ -27,6 +27,7 @@ from tfp_rb.vi._arguments import (
   check_pooled,
   check_target,
   estimator_for,
+  takes_rows,
 )
 from tfp_rb.vi._chain_target import ChainTarget
 from tfp_rb.vi._discrepancy import Csiszar, Discrepancy, LogDensities
@@ -88,8 +89,12 @@ def monte_carlo_variational_loss(
       `log p`. Each part of a `sample` of the surrogate has a first axis of `m`
       atoms. The function is called as `fn(*sample)` for a list or a tuple,
       `fn(**sample)` for a dictionary and `fn(sample)` for a `Tensor`; if it has
-      an argument `seed`, it is also given a seed. Returns a `Tensor` of shape
-      `[m] + batch_shape`. Where it is `-inf` at a possible value of `q`, the
+      an argument `seed`, it is also given a seed. For a single discrete
+      surrogate, a function with an argument `rows` is called as
+      `fn(z, rows=rows)`, with values `[n] + event_shape` and their rows in the
+      flattened batch, `int32[n]`: `pooled` requires it, and every other
+      estimator supports it. Returns a `Tensor` of shape `[m] + batch_shape`, or
+      `[n]` with `rows`. Where it is `-inf` at a possible value of `q`, the
       reverse divergence is infinite and a fit ends in NaN: let `q` exclude such
       values, or soften the target.
     surrogate_posterior: A `tfd.Distribution`: a discrete one, or a
@@ -215,8 +220,14 @@ def monte_carlo_variational_loss(
         target, atoms, exact_entropy, seeds[1]
       )
     else:
+      late_seed, target_seed = seeds
+      call: Callable[[Any], tf.Tensor]
+      if takes_rows(target, surrogate_posterior):
+        call = _without_rows(target, parts.discrete, target_seed)
+      else:
+        call = functools.partial(call_target, target, seed=target_seed)
       log_densities = _log_densities(
-        target, parts, estimator, exact_entropy, seeds
+        call, parts, estimator, exact_entropy, late_seed
       )
     # [m] + batch_shape; in a pool the rows share the first axis.
     batch_shape = shapes.as_list(atoms.weights)[1:]
@@ -227,33 +238,44 @@ def monte_carlo_variational_loss(
     return loss
 
 
-def _log_densities(
+def _without_rows(
   target: Callable[..., tf.Tensor],
+  distribution: Distribution,
+  seed: StatelessSeed,
+) -> Integrand:
+  """Returns a target `fn(z, rows)`, written for a pool, as `fn(z)`."""
+
+  def by_rows(values: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+    return call_target(functools.partial(target, rows=rows), values, seed)
+
+  return serve_rows(by_rows, shapes.batch_shape(distribution))
+
+
+def _log_densities(
+  call: Callable[[Any], tf.Tensor],
   parts: Split,
   estimator: GradientEstimator,
   exact_entropy: bool,
-  seeds: list[StatelessSeed],
+  seed: StatelessSeed,
 ) -> LogDensities:
   """Returns the densities as a function of the values of the discrete parts.
 
   Args:
-    target: The user's `target_log_prob_fn`.
+    call: Callable that evaluates the user's target at a sample of all parts.
     parts: The `Split` of the surrogate.
     estimator: A `GradientEstimator`.
     exact_entropy: Python `bool`, whether to leave `log q` out.
-    seeds: List of two stateless seeds, for the continuous parts that depend on
-      discrete ones and for the target.
+    seed: Stateless seed of the continuous parts that depend on discrete ones.
 
   Returns:
     log_densities: Callable that maps values of the discrete parts to `log p`
       minus the log-density of the continuous parts, and to the log-probability
       of the discrete parts.
   """
-  late_seed, target_seed = seeds
 
   def log_densities(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    sample, log_probs = parts.complete(values, late_seed)
-    result = call_target(target, sample, target_seed)
+    sample, log_probs = parts.complete(values, seed)
+    result = call(sample)
     expected = values.shape[:1] + parts.discrete.batch_shape
     log_p = check_target(result, expected)  # [m] + batch_shape
     if exact_entropy:
