@@ -220,6 +220,18 @@ def test_a_callable_is_asked_at_chosen_values_only():
   assert asked == [[3], [2]]
 
 
+def test_a_callable_may_take_rows():
+  rng = np.random.default_rng(3)
+  q, p = (tfd.Categorical(logits=rng.normal(size=[2, 3])) for _ in range(2))
+  log_p = tf.nn.log_softmax(p.logits)
+  by_rows = lambda z, rows: tf.gather_nd(log_p, tf.stack([rows, z], axis=-1))
+  np.testing.assert_allclose(
+    tfp_rb.kl_divergence(q, by_rows),
+    tfp_rb.kl_divergence(q, p),
+    rtol=1e-12,
+  )
+
+
 def test_impossible_values_count_as_zero():
   logits = tf.Variable([0.0, -np.inf, 1.0], dtype=tf.float64)
   with tf.GradientTape(persistent=True) as tape:
@@ -278,6 +290,8 @@ def test_errors_name_the_argument():
     tfp_rb.kl_divergence(tfd.Sample(q, 4), tfd.Sample(q, [2, 2]))
   with raises(ValueError, 'estimator'):
     tfp_rb.kl_divergence(q, q, tfp_rb.MuProp())
+  with raises(ValueError, 'estimator'):
+    tfp_rb.kl_divergence(q, q, tfp_rb.pooled(budget=2))
   with raises(ValueError, 'values'):
     tfp_rb.log_prob_at(q, 1)
   with raises(TypeError, 'distribution'):

@@ -468,6 +468,15 @@ def test_the_reason_tells_all_from_nearly_all(mass, text):
   assert found.reason.startswith(f'Sum the best value, which holds {text} of')
 
 
+def test_the_reason_says_which_estimators_of_bits_were_left_out():
+  bits = tfd.Independent(tfd.Bernoulli(logits=tf.zeros([20])), 1)
+  f = lambda z: tf.reduce_sum(tf.cast(z, tf.float32), axis=-1) ** 2
+  assert '`DisARM`' in diagnostics.suggest(f, bits, 2, 64).reason
+  labels = tfd.Categorical(logits=tf.zeros([20]))
+  f = lambda z: tf.cast(z, tf.float32) ** 2
+  assert 'DisARM' not in diagnostics.suggest(f, labels, 2).reason
+
+
 def test_the_reason_of_a_sum_of_everything_is_that_nothing_is_left():
   q = tfd.Categorical(logits=tf.zeros([3]))
   found = diagnostics.suggest(lambda z: tf.gather([1.0, 5.0, 2.0], z), q, 3)

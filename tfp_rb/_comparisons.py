@@ -5,7 +5,13 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_rb._expectation import expectation
-from tfp_rb.designs import CheckedIntegrand, Whole, whole_of
+from tfp_rb.designs import (
+  CheckedIntegrand,
+  Whole,
+  needs_rows,
+  serve_rows,
+  whole_of,
+)
 from tfp_rb.estimators.base import GradientEstimator, check_estimator
 from tfp_rb.estimators.exact import Exact
 from tfp_rb.internal import dtypes
@@ -91,8 +97,10 @@ def kl_divergence(
     p: A `tfp.distributions.Distribution` over the same values, or a callable
       that returns `log p` of values `[m] + batch_shape + event_shape`, of shape
       `[m] + batch_shape`. A callable is enough if, for example, a teacher's
-      log-probabilities are known at chosen values only.
-    estimator: A `GradientEstimator` that does not differentiate `f`. The
+      log-probabilities are known at chosen values only. As in `expectation`, it
+      may be a function `p(z, rows)`.
+    estimator: A `GradientEstimator` that is not pooled and does not
+      differentiate `f`. The
       default is the exact sum where described above, and otherwise the default
       of `expectation`.
     seed: As in `expectation`.
@@ -104,7 +112,8 @@ def kl_divergence(
 
   Raises:
     TypeError: `q` or `p` is not discrete, or `p` is not callable.
-    ValueError: `estimator` differentiates `f`, or `p` has another event shape.
+    ValueError: `estimator` differentiates `f` or is pooled, or `p` has another
+      event shape.
 
   #### Examples
 
@@ -220,6 +229,11 @@ def _expected_logs(
       estimator = Exact()
   else:
     check_estimator(estimator)
+    if estimator.takes_rows:
+      raise ValueError(
+        f'`estimator` must not be pooled; got `{estimator.name}`. Use '
+        '`tfp_rb.expectation(lambda z, rows: ..., q, estimator)`.'
+      )
     if estimator.differentiates_f:
       raise ValueError(
         '`estimator` must not differentiate `f` w.r.t. the values; got '
@@ -243,6 +257,8 @@ def _expected_logs(
 
 def _checked(p: Integrand, whole: Whole) -> Integrand:
   """Returns `p` with checks of its results."""
+  if needs_rows(p):
+    p = serve_rows(p, whole.batch_shape)
   integrand = CheckedIntegrand(p, whole.batch_shape, name='p')
   return lambda z: integrand.check(p(z), z)
 

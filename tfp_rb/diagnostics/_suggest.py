@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tfp_rb import baselines
-from tfp_rb.designs import needs_rows
+from tfp_rb.designs import needs_rows, whole_of
 from tfp_rb.diagnostics._closed_forms import proposition_2, variance
 from tfp_rb.diagnostics._evaluations import evaluations_per_row
 from tfp_rb.diagnostics._pools import (
@@ -102,6 +102,9 @@ def suggest(
   from the rest, `most_evaluations` in total. The draws then stand for the rest,
   so the variances are estimates, and `reason` says so.
 
+  Relaxed estimators, which are biased or train variables, and the estimators
+  for bits are not compared: measure them with `compare`.
+
   Args:
     f: Callable, as in `tfp_rb.expectation`: `f(z)`, or `f(z, rows)` as for
       `pooled`.
@@ -185,14 +188,25 @@ def suggest(
     choice = _reason_of_pool(table, support, per_row, needs_rows(f))
   else:
     choice = _reason(best, table, support, per_row)
+  reason = f'{choice} {_reliability(best, support, per_row, pool)}'
+  if per_row > 1 and best.variance > 0.0 and _has_bits(distribution):
+    reason += (
+      ' `DisARM` and `ARMS`, which draw bits in pairs, were not compared.'
+    )
   return Suggestion(
     best.estimator,
     best.num_summed,
     best.num_samples,
     best.variance,
-    f'{choice} {_reliability(best, support, per_row, pool)}',
+    reason,
     table,
   )
+
+
+def _has_bits(distribution: Distribution) -> bool:
+  """Returns whether the distribution has sites with two values each."""
+  relaxation = whole_of(distribution).relaxation()
+  return relaxation is not None and relaxation.log_probs.shape[-1] == 2
 
 
 def _check_budget(budget: Any, num_rows: int) -> int:
@@ -278,7 +292,8 @@ def _reason(
   elif best.num_summed is None:
     choice = 'Split each member of the batch by Proposition 2'
   elif best.num_summed == 0:
-    choice = f'Draw all {budget} atoms'
+    values = 'value' if budget == 1 else 'values'
+    choice = f'Draw {budget} {values} and sum none'
   else:
     masses = [np.sum(row.q[: best.num_summed]) for row in support.rows]
     mass = float(np.mean(masses))

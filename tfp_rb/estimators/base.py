@@ -214,6 +214,9 @@ class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
   ) -> Atoms:
     """Chooses where `f` is evaluated.
 
+    `expectation` derives its own seeds from the one that it is given, so these
+    are not the atoms of `expectation` with the same seed.
+
     Args:
       distribution: A discrete `tfp.distributions.Distribution`.
       seed: Stateless seed, `int32[2]`.
