@@ -1,26 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Declares targets that are sums over the time steps of a chain."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 import functools
-import inspect
-from typing import Any, TypeAlias
+from typing import Any
 
 import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_rb.distributions import CategoricalChain
 from tfp_rb.internal import checks, random, shapes
-from tfp_rb.internal.types import Distribution, Seed, StatelessSeed, TensorLike
+from tfp_rb.internal.types import Distribution, Seed, StatelessSeed
 from tfp_rb.partitions import family_of
+from tfp_rb.vi._chain_terms import Term, call_term, terms_of_path
 from tfp_rb.vi._joint import Joint, entropy_of
 
 __all__ = ['ChainTarget']
 
 tfd = tfp.distributions
-
-# A user's function that returns terms of the log-density.
-_Term: TypeAlias = Callable[..., TensorLike]
 
 
 class ChainTarget:
@@ -93,10 +90,10 @@ class ChainTarget:
   def __init__(
     self,
     *,
-    initial: _Term | None = None,
-    transition: _Term | None = None,
-    emission: _Term | None = None,
-    other: _Term | None = None,
+    initial: Term | None = None,
+    transition: Term | None = None,
+    emission: Term | None = None,
+    other: Term | None = None,
   ) -> None:
     """Stores the functions.
 
@@ -227,7 +224,7 @@ class ChainTarget:
     call = functools.partial(
       self._call, others=others, named=named, dtype=entropy.dtype
     )
-    unary, pairwise = _terms_of_path(call, chain, [*batch_shape, *series])
+    unary, pairwise = terms_of_path(call, chain, [*batch_shape, *series])
     loss = -entropy - chain.expectation(unary, pairwise)
     # Sum over the last axes, which hold several series, for a single loss.
     loss = tf.reduce_sum(loss, axis=list(range(-num_series_axes, 0)))
@@ -261,93 +258,8 @@ class ChainTarget:
     function = self._terms[name]
     if function is None:
       return None
-    _check_signature(function, name, [*arguments, *others], named)
-    terms = function(*arguments, *others, **named)
-    return tf.cast(_check_terms(terms, name, shape), dtype)
-
-
-def _terms_of_path(
-  call: Callable[..., Any], chain: CategoricalChain, front: list[Any]
-) -> tuple[tf.Tensor | None, tf.Tensor | None]:
-  """Calls the functions of the path, each one once.
-
-  Args:
-    call: Callable that maps `(name, arguments, shape)` to terms.
-    chain: A `CategoricalChain`.
-    front: List, the batch shape of the terms.
-
-  Returns:
-    unary: `Tensor` that broadcasts to `front + [T, K]`, or `None`.
-    pairwise: `Tensor` that broadcasts to `front + [T - 1, K, K]`, or `None`.
-  """
-  (num_steps,), num_states = shapes.event_shape(chain), chain.num_states
-  step, z = tf.range(num_steps)[:, tf.newaxis], tf.range(num_states)
-  initial = call('initial', [z], [*front, num_states])
-  unary = call('emission', [step, z], [*front, num_steps, num_states])
-  if initial is not None:
-    initial = _with_rank(initial, 1)[..., tf.newaxis, :]
-    nothing = tf.zeros([], initial.dtype)
-    initial = tf.where(tf.equal(step, 0), initial, nothing)
-    unary = initial if unary is None else unary + initial
-  pairwise = call(
-    'transition',
-    [step[1:, tf.newaxis], z[:, tf.newaxis], z],
-    [*front, num_steps - 1, num_states, num_states],
-  )
-  return (
-    None if unary is None else _with_rank(unary, 2),
-    None if pairwise is None else _with_rank(pairwise, 3),
-  )
-
-
-def _check_signature(
-  function: _Term, name: str, arguments: list[Any], named: dict[str, Any]
-) -> None:
-  """Raises if a function does not take the steps, states and other parts."""
-  try:
-    signature = inspect.signature(function)
-  except ValueError:  # a built-in function may have none
-    return
-  try:
-    signature.bind(*arguments, **named)
-  except TypeError as e:
-    parts = f' and the continuous parts {list(named)} by name' if named else ''
-    raise TypeError(
-      f'`{name}` must take {len(arguments)} positional arguments{parts}; got '
-      f'the signature {signature} ({e}). Every function takes all parts.'
-    ) from e
-
-
-def _with_rank(x: tf.Tensor, rank: int) -> tf.Tensor:
-  """Adds axes of size 1 in front, up to a rank."""
-  shape = shapes.as_list(x)
-  return tf.reshape(x, [1] * (rank - len(shape)) + shape)
-
-
-def _check_terms(terms: Any, name: str, shape: list[Any]) -> tf.Tensor:
-  """Returns terms as a `Tensor`, or raises if they have the wrong shape."""
-  if terms is None:
-    raise TypeError(f'`{name}` must return a Tensor; got None. Add a `return`.')
-  terms = tf.convert_to_tensor(terms)
-  if not terms.dtype.is_floating:
-    raise TypeError(
-      f'`{name}` must return a floating-point Tensor; got dtype '
-      f'{terms.dtype.name}. Cast it.'
-    )
-  static = [n if isinstance(n, int) else None for n in shape]
-  expected = tf.TensorShape(static)
-  try:
-    joint = tf.broadcast_static_shape(terms.shape, expected)
-    is_right = joint.is_compatible_with(expected)
-  except ValueError:
-    is_right = False
-  if not is_right:
-    raise ValueError(
-      f'`{name}` must return a Tensor that broadcasts to the shape {expected}; '
-      f'got {terms.shape}. Let the last axes be those of the steps and states '
-      'in its arguments, and put the batch before them.'
-    )
-  return terms
+    terms = call_term(function, name, arguments, shape, others, named)
+    return tf.cast(terms, dtype)
 
 
 def _chain_of(law: Distribution, name: str) -> tuple[CategoricalChain, int]:
