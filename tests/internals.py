@@ -34,7 +34,8 @@ from tfp_rb.models._pixels import log_likelihood
 from tfp_rb.partitions import partition_of, registry
 from tfp_rb.partitions.counts import _large_poisson_tail as large_poisson_tail
 from tfp_rb.partitions.registry import plain_class
-from tfp_rb.testing.enumeration import enumerate_outcomes, exact_reference
+from tfp_rb.testing.enumeration import enumerate_outcomes
+from tfp_rb.testing.explicit_sum import exact_reference
 from tfp_rb.vi import _build
 from tfp_rb.vi._joint import split as split_joint
 

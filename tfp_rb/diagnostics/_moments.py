@@ -13,6 +13,7 @@ from tfp_rb.internal.types import Distribution, Problem, TensorLike
 from tfp_rb.partitions import check_discrete
 from tfp_rb.testing import enumeration
 from tfp_rb.testing.enumeration import flat
+from tfp_rb.testing.explicit_sum import exact_reference
 
 __all__ = [
   'GradientMoments',
@@ -130,7 +131,7 @@ def exact_moments(
     mean = [g.sum(axis=0) for g in outcomes.weighted_gradients]
     num_evaluations = outcomes.num_evaluations
   # The derivative of the explicit sum, Equation (2) of the paper.
-  _, reference = enumeration.exact_reference(
+  _, reference = exact_reference(
     problem, parameters, takes_rows=estimator.takes_rows
   )
   bias = float(np.linalg.norm(flat(mean) - flat(reference)))
