@@ -8,7 +8,14 @@ import tensorflow as tf
 
 from tfp_rb.models._stacks import has_stacks
 
-__all__ = ['Batches', 'input_context', 'is_chief', 'num_workers', 'per_replica']
+__all__ = [
+  'Batches',
+  'check_one_worker',
+  'input_context',
+  'is_chief',
+  'num_workers',
+  'per_replica',
+]
 
 
 def _tasks(strategy: tf.distribute.Strategy) -> list[tuple[str, int]]:
@@ -25,6 +32,21 @@ def _tasks(strategy: tf.distribute.Strategy) -> list[tuple[str, int]]:
 def num_workers(strategy: tf.distribute.Strategy) -> int:
   """Returns the number of processes that train together."""
   return max(1, len(_tasks(strategy)))
+
+
+def check_one_worker(
+  strategy: tf.distribute.Strategy, method: str, instead: str
+) -> None:
+  """Raises if a method of Keras is called in one of several workers."""
+  # With several workers, Keras fails because it reads one value per worker as
+  # if it were a Tensor (https://github.com/keras-team/keras/issues/20585).
+  number = num_workers(strategy)
+  if number > 1:
+    raise RuntimeError(
+      f'`{method}` of Keras must run on a single worker; got a strategy with '
+      f'{number} workers. Call `tfp_rb.models.{instead}(model, data)` in '
+      'every worker instead.'
+    )
 
 
 def worker_id(strategy: tf.distribute.Strategy) -> int:

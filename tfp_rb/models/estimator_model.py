@@ -3,25 +3,23 @@
 
 from collections.abc import Mapping
 import inspect
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import keras
 import tensorflow as tf
 
 from tfp_rb.estimators.base import GradientEstimator
-from tfp_rb.internal import config as configs
 from tfp_rb.internal.types import StatelessSeed
-from tfp_rb.models import _stacks
+from tfp_rb.models import _compile_checks, _stacks
+from tfp_rb.models._configured_model import ConfiguredModel
 from tfp_rb.models._metrics import Trackers
-from tfp_rb.models._workers import num_workers
+from tfp_rb.models._workers import check_one_worker
 from tfp_rb.models.estimator_layer import EstimatorLayer
 
 __all__ = ['EstimatorModel']
 
-_Self = TypeVar('_Self', bound='EstimatorModel')
 
-
-class EstimatorModel(keras.Model):
+class EstimatorModel(ConfiguredModel):
   """Base class of Keras models whose loss contains a discrete expectation.
 
   A subclass defines its layers in `__init__` and its loss in
@@ -91,14 +89,6 @@ class EstimatorModel(keras.Model):
   batch_rank: int | None = None  # `None`: `fit` takes no stacks of batches
   loops_over_stacks: bool = True
   metric_names: tuple[str, ...] = ('loss',)
-
-  def __new__(cls, *args: Any, **kwargs: Any) -> 'EstimatorModel':
-    model = super().__new__(cls, *args, **kwargs)
-    # Record the arguments for `get_config`: Keras records only plain ones.
-    signature = inspect.signature(cls.__init__)
-    model._arguments = signature.bind(None, *args, **kwargs)
-    model._arguments.apply_defaults()
-    return model
 
   def __init__(
     self, estimator: GradientEstimator, *, seed: int = 0, **kwargs: Any
@@ -240,13 +230,8 @@ class EstimatorModel(keras.Model):
     Raises:
       ValueError: A layer is not built, or a loss or metrics are given.
     """
-    self._check_layers()
-    for name in ('loss', 'loss_weights', 'metrics', 'weighted_metrics'):
-      if kwargs.get(name) is not None:
-        raise ValueError(
-          f'`{name}` must not be given; got {kwargs[name]!r}. Return the loss '
-          'and the metrics of this model from `compute_step_loss`.'
-        )
+    _compile_checks.check_layers(self.layers)
+    _compile_checks.check_no_losses(kwargs)
     strategy = self.distribute_strategy
     num_replicas = strategy.num_replicas_in_sync
     self._loss_share = 1.0 / num_replicas  # The optimizer sums over replicas.
@@ -267,7 +252,7 @@ class EstimatorModel(keras.Model):
     self._variable_groups = [(self.optimizer, variables)]
     num_own = len(self.estimator_layer.trainable_variables)
     if estimator_optimizer is not None and num_own:
-      self._check_averages()
+      _compile_checks.check_averages(self.optimizer, estimator_optimizer)
       self._variable_groups = [
         (self.optimizer, variables[:-num_own]),
         (self.estimator_optimizer, variables[-num_own:]),
@@ -275,31 +260,8 @@ class EstimatorModel(keras.Model):
     for group_optimizer, variables in self._variable_groups:
       group_optimizer.build(variables)
 
-  def _check_averages(self) -> None:
-    """Raises if Keras would average the variables of two optimizers as one."""
-    optimizers = {
-      'optimizer': self.optimizer,
-      'estimator_optimizer': self.estimator_optimizer,
-    }
-    for name, optimizer in optimizers.items():
-      if optimizer.use_ema:
-        raise ValueError(
-          f'`{name}` must not have `use_ema=True` if the estimator has an '
-          'optimizer of its own; got both. Leave out `estimator_optimizer`, so '
-          'that one optimizer averages all variables.'
-        )
-
-  def _check_layers(self) -> None:
-    """Raises unless all variables exist; the optimizer must know them."""
-    names = [layer.name for layer in self.layers if not layer.built]
-    if names:
-      raise ValueError(
-        f'All layers must be built before `compile`; got {names} without '
-        'variables. Call their `build(input_shape)` in `__init__`.'
-      )
-
   def fit(self, *args: Any, **kwargs: Any) -> keras.callbacks.History:
-    self._check_one_worker('fit', 'distributed_fit')
+    check_one_worker(self.distribute_strategy, 'fit', 'distributed_fit')
     call = inspect.signature(super().fit).bind(*args, **kwargs)
     call.apply_defaults()
     given = call.arguments
@@ -352,29 +314,7 @@ class EstimatorModel(keras.Model):
   def _train_on_stack(self, stack: tuple[tf.Tensor, ...]) -> list[str]:
     """Trains on several batches, in a loop inside one compiled call."""
     num_replicas = self.distribute_strategy.num_replicas_in_sync
-    if num_replicas > 1:
-      raise ValueError(
-        'Stacked batches must be trained on a single replica; got '
-        f'{num_replicas} replicas. Pass single batches to `fit`.'
-      )
-    num_batches = stack[0].shape[0]
-    if num_batches is None:
-      num_batches = tf.shape(stack[0])[0]
-    names: list[str] = []
-
-    def body(i: tf.Tensor) -> tuple[tf.Tensor]:
-      names[:] = self._train_on_batch(tuple(tf.gather(x, i) for x in stack))
-      return (i + 1,)
-
-    # On a CPU this takes half as long as the same number of calls, because the
-    # variables stay inside the loop.
-    tf.while_loop(
-      lambda i: i < num_batches,
-      body,
-      (tf.constant(0),),
-      maximum_iterations=num_batches,
-    )
-    return names
+    return _stacks.train_in_loop(self._train_on_batch, stack, num_replicas)
 
   def _train_on_batch(self, batch: tuple[tf.Tensor, ...]) -> list[str]:
     """Makes one step, and returns the names of its metrics."""
@@ -436,70 +376,14 @@ class EstimatorModel(keras.Model):
     total = tf.reduce_sum(tf.cast(x, tf.int32))
     return tf.stack([self.seed, -1 - total])
 
-  def _check_one_worker(self, method: str, instead: str) -> None:
-    # With several workers, Keras fails because it reads one value per worker as
-    # if it were a Tensor (https://github.com/keras-team/keras/issues/20585).
-    number = num_workers(self.distribute_strategy)
-    if number > 1:
-      raise RuntimeError(
-        f'`{method}` of Keras must run on a single worker; got a strategy with '
-        f'{number} workers. Call `tfp_rb.models.{instead}(model, data)` in '
-        'every worker instead.'
-      )
-
   def evaluate(self, *args: Any, **kwargs: Any) -> Any:
-    self._check_one_worker('evaluate', 'distributed_evaluate')
+    check_one_worker(
+      self.distribute_strategy, 'evaluate', 'distributed_evaluate'
+    )
     # Keras 3.12 returns Tensors if a model has metrics without a test value.
     found = super().evaluate(*args, **kwargs)
     as_number = lambda x: float(x) if tf.is_tensor(x) else x
     return tf.nest.map_structure(as_number, found)
-
-  def get_config(self) -> dict[str, Any]:
-    config: dict[str, Any] = {}
-    keras_config = super().get_config()
-    given = self._arguments.arguments
-    parameters = list(self._arguments.signature.parameters.values())[1:]
-    for parameter in parameters:
-      if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-        # The other arguments of `keras.Model`, such as its name.
-        config = {**config, **given[parameter.name], **keras_config}
-      elif parameter.name in keras_config:
-        config[parameter.name] = keras_config[parameter.name]
-      else:
-        config[parameter.name] = given[parameter.name]
-    if 'estimator' in config and config['estimator'] is None:
-      config['estimator'] = self.estimator  # The default may change one day.
-    return {name: _serialize(value, name) for name, value in config.items()}
-
-  @classmethod
-  def from_config(cls: type[_Self], config: dict[str, Any]) -> _Self:
-    return cls(**{k: _deserialize(value, k) for k, value in config.items()})
-
-  def get_compile_config(self) -> dict[str, Any]:
-    config = super().get_compile_config()
-    if not config:  # not compiled
-      return config
-    optimizer = self.estimator_optimizer
-    config['estimator_optimizer'] = optimizer and (
-      keras.saving.serialize_keras_object(optimizer)
-    )
-    return config
-
-  def compile_from_config(self, config: dict[str, Any]) -> None:
-    config = keras.saving.deserialize_keras_object(config)
-    self.compile(**config)
-
-
-def _serialize(value: Any, name: str) -> Any:
-  if configs.is_configurable(value):
-    return configs.serialize(value, name)
-  return keras.saving.serialize_keras_object(value)
-
-
-def _deserialize(value: Any, name: str) -> Any:
-  if name == 'estimator' or configs.is_config(value):
-    return configs.deserialize(value)
-  return keras.saving.deserialize_keras_object(value)
 
 
 def _as_tuple(data: Any) -> tuple[tf.Tensor, ...]:
