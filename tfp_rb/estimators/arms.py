@@ -3,18 +3,17 @@
 
 import tensorflow as tf
 
-from tfp_rb.designs import Atoms, Whole, evaluate
-from tfp_rb.estimators.base import Estimate, GradientEstimator
-from tfp_rb.estimators.disarm import bits_of
+from tfp_rb.designs import Atoms, Whole
+from tfp_rb.estimators.antithetic_bits import AntitheticBits
+from tfp_rb.estimators.base import GradientEstimator
 from tfp_rb.estimators.joint_draws import mean_of_others
-from tfp_rb.estimators.relaxed import linear_in
 from tfp_rb.internal import checks, random, shapes
-from tfp_rb.internal.types import Distribution, Integrand, StatelessSeed
+from tfp_rb.internal.types import StatelessSeed
 
 __all__ = ['ARMS']
 
 
-class ARMS(GradientEstimator):
+class ARMS(AntitheticBits):
   """Uses `n` mutually antithetic draws of bits with a leave-one-out baseline.
 
   ```none
@@ -69,7 +68,7 @@ class ARMS(GradientEstimator):
     return super().replace(num_samples)
 
   def choose_atoms(self, whole: Whole, seed: StatelessSeed) -> Atoms:
-    relaxation = bits_of(whole)
+    relaxation = self.bits_of(whole)
     log_probs = tf.stop_gradient(relaxation.log_probs)
     # As for all draws, use float64 for every dtype of the parameters.
     shape = [self.num_samples, *shapes.as_list(log_probs)[:-1]]
@@ -87,25 +86,12 @@ class ARMS(GradientEstimator):
     weights = tf.ones_like(log_prob) / self.num_samples
     return Atoms(values, weights, log_prob, num_summed=0, partition=whole)
 
-  def evaluate(
-    self,
-    f: Integrand,
-    distribution: Distribution,
-    atoms: Atoms,
-    seed: StatelessSeed,
-  ) -> Estimate:
-    del distribution, seed
-    relaxation = bits_of(atoms.partition)
-    value, signal = evaluate(f, atoms.values)  # [m] + batch_shape
-    log_probs = relaxation.log_probs
-    one_hot = relaxation.to_one_hot(atoms.values)  # [m] + batch + sites + [2]
+  def advantages(self, signal: tf.Tensor) -> tf.Tensor:
+    return signal - mean_of_others(signal)
+
+  def coefficients(self, one_hot: tf.Tensor, log_probs: tf.Tensor) -> tf.Tensor:
     log_rarer = tf.reduce_min(log_probs, axis=-1, keepdims=True)
-    factor = _factor(log_rarer, value.shape[0])
-    terms = linear_in(log_probs, factor * one_hot)
-    terms = tf.cast(tf.reduce_sum(terms, relaxation.site_axes), value.dtype)
-    advantage = tf.stop_gradient(signal - mean_of_others(signal))
-    move = terms - tf.stop_gradient(terms)  # 0, but with a gradient
-    return Estimate(value, surrogate=value + advantage * move)
+    return _factor(log_rarer, one_hot.shape[0]) * one_hot
 
 
 def _factor(log_rarer: tf.Tensor, num_draws: int) -> tf.Tensor:

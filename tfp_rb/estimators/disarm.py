@@ -5,16 +5,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfp_rb.designs import Antithetic, Atoms, Whole, evaluate
-from tfp_rb.estimators.base import Estimate, GradientEstimator
-from tfp_rb.estimators.relaxed import linear_in
+from tfp_rb.designs import Antithetic, Atoms, Whole
+from tfp_rb.estimators.antithetic_bits import AntitheticBits
 from tfp_rb.internal import checks
-from tfp_rb.internal.types import Distribution, Integrand, StatelessSeed
+from tfp_rb.internal.types import StatelessSeed
 
-__all__ = ['DisARM', 'bits_of']
+__all__ = ['DisARM']
 
 
-class DisARM(GradientEstimator):
+class DisARM(AntitheticBits):
   """Uses antithetic pairs of draws of bits, without a baseline.
 
   ```none
@@ -85,44 +84,21 @@ class DisARM(GradientEstimator):
     return copied
 
   def choose_atoms(self, whole: Whole, seed: StatelessSeed) -> Atoms:
-    bits_of(whole)  # This raises before anything is drawn.
+    self.bits_of(whole)  # This raises before anything is drawn.
     draws = Antithetic().draw(whole.distribution, whole, self.num_samples, seed)
     log_prob = whole.log_prob(draws.values)  # [m] + batch_shape
     weights = tf.cast(draws.shares, log_prob.dtype)
     return Atoms(draws.values, weights, log_prob, num_summed=0, partition=whole)
 
-  def evaluate(
-    self,
-    f: Integrand,
-    distribution: Distribution,
-    atoms: Atoms,
-    seed: StatelessSeed,
-  ) -> Estimate:
-    del distribution, seed
-    relaxation = bits_of(atoms.partition)
-    value, signal = evaluate(f, atoms.values)  # [m] + batch_shape
-    one_hot = relaxation.to_one_hot(atoms.values)  # [m] + batch + sites + [2]
-    # The draws of the pairs come first, then their partners in the same order.
-    half = 0.5 * (signal - tf.roll(signal, self.num_pairs, axis=0))
-    difference = one_hot - tf.roll(one_hot, self.num_pairs, axis=0)
-    log_probs = relaxation.log_probs
+  def advantages(self, signal: tf.Tensor) -> tf.Tensor:
+    return 0.5 * self._minus_partner(signal)
+
+  def coefficients(self, one_hot: tf.Tensor, log_probs: tf.Tensor) -> tf.Tensor:
+    # The two entries of a site differ only in their sign, so the terms are
+    # linear in the logit, which is the difference of the log-probabilities.
     largest = tf.exp(tf.reduce_max(log_probs, axis=-1, keepdims=True))
-    # The two entries of a site differ only in their sign, so this is linear in
-    # the logit, which is the difference of the log-probabilities.
-    terms = linear_in(log_probs, difference * largest)
-    terms = tf.cast(tf.reduce_sum(terms, relaxation.site_axes), value.dtype)
-    move = terms - tf.stop_gradient(terms)  # 0, but with a gradient
-    return Estimate(value, surrogate=value + tf.stop_gradient(half) * move)
+    return self._minus_partner(one_hot) * largest
 
-
-def bits_of(whole: Whole) -> Any:
-  """Returns the `Relaxation` of sites with two values each, or raises."""
-  relaxation = whole.relaxation()
-  if relaxation is None or relaxation.log_probs.shape[-1] != 2:
-    raise TypeError(
-      '`distribution` must have sites of two values for `DisARM`: a '
-      '`tfd.Bernoulli`, or `tfd.Independent` or `tfd.Sample` of it; got a '
-      f'`{whole.name}`. Use `tfp_rb.REINFORCE` with '
-      '`tfp_rb.baselines.LeaveOneOut()`.'
-    )
-  return relaxation
+  def _minus_partner(self, x: tf.Tensor) -> tf.Tensor:
+    # The draws of the pairs come first, then their partners in the same order.
+    return x - tf.roll(x, self.num_pairs, axis=0)
