@@ -291,6 +291,73 @@ def print_variances(variances):
       )
 
 
+def all_loss_paths(ks, trials, steps):
+  """Exact losses along SGD: `{(estimator, k): array [steps, trials]}`."""
+  settings = [(name, k) for name in ESTIMATORS for k in ks]
+  paths = {}
+  with tqdm.tqdm(total=len(settings) * steps, unit='step') as bar:
+    for name, k in settings:
+      bar.set_description(f'{name}, k = {k}')
+      paths[name, k] = loss_paths(
+        name, k, trials, steps, _SEED.value, progress=bar.update,
+        jit_compile=not _SMOKE.value,  # compiling takes longer than few steps
+      )  # fmt: skip
+  return paths
+
+
+def all_variances(ks, num_draws):
+  """Draws of the gradient, and its variances.
+
+  Args:
+    ks: Numbers of atoms that are summed.
+    num_draws: Python `int`, the number of draws for each variance.
+
+  Returns:
+    draws: `{(estimator, eta, k): array [num_draws]}`.
+    variances: `{(estimator, eta, k): (measured, exact)}`.
+  """
+  draws, variances = {}, {}
+  etas = list(PAPER_VARIANCES)
+  cases = [(name, k) for name in ESTIMATORS for k in ks]
+  for name, k in tqdm.tqdm(cases, unit='variance'):
+    gradients = gradient_draws(name, k, etas, num_draws, _SEED.value)
+    for eta, row in zip(etas, gradients):
+      draws[name, eta, k] = row
+      variances[name, eta, k] = np.var(row), exact_variance(name, k, eta)
+  return draws, variances
+
+
+def path_rows(paths):
+  """Rows of the table of losses."""
+  return [
+    {
+      'estimator': name,
+      'num_summed': k,
+      'step': step + 1,
+      'mean_loss': row.mean(),
+      'standard_error': row.std() / len(row) ** 0.5,
+      'trials': len(row),
+    }
+    for (name, k), losses in paths.items()
+    for step, row in enumerate(losses)
+  ]
+
+
+def variance_rows(variances, num_draws):
+  """Rows of the table of variances."""
+  return [
+    {
+      'estimator': name,
+      'eta': eta,
+      'num_summed': k,
+      'measured': measured,
+      'exact': exact,
+      'draws': num_draws,
+    }
+    for (name, eta, k), (measured, exact) in variances.items()
+  ]
+
+
 def main(argv):
   del argv
   tf.get_logger().setLevel('ERROR')  # one function for each k is intended
@@ -301,54 +368,10 @@ def main(argv):
     path_ks, variance_ks = (0, NUM_ATOMS), (0, NUM_ATOMS)
   os.makedirs(_OUTPUT_DIR.value, exist_ok=True)
   in_output = lambda name: os.path.join(_OUTPUT_DIR.value, name)
-
-  settings = [(name, k) for name in ESTIMATORS for k in path_ks]
-  paths = {}
-  with tqdm.tqdm(total=len(settings) * steps, unit='step') as bar:
-    for name, k in settings:
-      bar.set_description(f'{name}, k = {k}')
-      paths[name, k] = loss_paths(
-        name, k, trials, steps, _SEED.value, progress=bar.update,
-        jit_compile=not _SMOKE.value,  # compiling takes longer than few steps
-      )  # fmt: skip
-  draws, variances = {}, {}
-  etas = list(PAPER_VARIANCES)
-  cases = [(name, k) for name in ESTIMATORS for k in variance_ks]
-  for name, k in tqdm.tqdm(cases, unit='variance'):
-    gradients = gradient_draws(name, k, etas, num_draws, _SEED.value)
-    for eta, row in zip(etas, gradients):
-      draws[name, eta, k] = row
-      variances[name, eta, k] = np.var(row), exact_variance(name, k, eta)
-
-  write_csv(
-    in_output('paths.csv'),
-    [
-      {
-        'estimator': name,
-        'num_summed': k,
-        'step': step + 1,
-        'mean_loss': row.mean(),
-        'standard_error': row.std() / len(row) ** 0.5,
-        'trials': len(row),
-      }
-      for (name, k), losses in paths.items()
-      for step, row in enumerate(losses)
-    ],
-  )
-  write_csv(
-    in_output('variances.csv'),
-    [
-      {
-        'estimator': name,
-        'eta': eta,
-        'num_summed': k,
-        'measured': measured,
-        'exact': exact,
-        'draws': num_draws,
-      }
-      for (name, eta, k), (measured, exact) in variances.items()
-    ],
-  )
+  paths = all_loss_paths(path_ks, trials, steps)
+  draws, variances = all_variances(variance_ks, num_draws)
+  write_csv(in_output('paths.csv'), path_rows(paths))
+  write_csv(in_output('variances.csv'), variance_rows(variances, num_draws))
   plot_paths(paths, in_output('figure_1_loss_paths.png'))
   plot_gradients(draws, variances, in_output('figure_2_gradients.png'))
   print_paths(paths)

@@ -36,6 +36,7 @@ import functools
 import gc
 import os
 import pathlib
+from typing import Any, NamedTuple
 
 from absl import app, flags
 import keras
@@ -259,25 +260,30 @@ def run(model, seed, digits, test_data, folder, epochs, source, restart=False):
   )
 
 
-def main(argv):
-  del argv
-  output = pathlib.Path(FLAGS.output_dir)
-  if FLAGS.plot_only:
-    moving_report.report(output, METHODS)
-    return
-  choose_emitters()
-  others = [
-    *(f'k={k}' for k in FLAGS.k),
-    *(f'budget={n}' for n in FLAGS.budget),
-  ]
-  methods = DEMO if FLAGS.demo else FLAGS.methods
-  if others and not FLAGS['methods'].present:
-    methods = ()
-  methods = [*methods, *others]
-  for method in methods:
-    method_of(method)  # before anything takes time
-  mnist = datasets.load_mnist(FLAGS.source, FLAGS.data_dir)
-  print(f'Data: {mnist.source}')
+class Plan(NamedTuple):
+  """What the flags ask for.
+
+  Attributes:
+    epochs: Python `int`, passes over the training digits.
+    num_seeds: Python `int`, runs of each method.
+    num_images: Python `int`, the number of training digits.
+    num_test: Python `int`, the number of test digits.
+    weight: Python `float`, the weight of the entropy in the end.
+    settings: Dictionary, the other arguments of `make_model`.
+    about: Dictionary, the settings that all runs of a folder share.
+  """
+
+  epochs: int
+  num_seeds: int
+  num_images: int
+  num_test: int
+  weight: float
+  settings: dict[str, Any]
+  about: dict[str, Any]
+
+
+def plan_of_flags():
+  """Returns a `Plan`, and warns if the run ends before its schedule."""
   num_images, num_test, settings = FLAGS.num_images, FLAGS.num_test, {}
   epochs, num_seeds = FLAGS.epochs, FLAGS.num_seeds
   if FLAGS.tune and not FLAGS['epochs'].present:
@@ -296,47 +302,91 @@ def main(argv):
     about['annealed_from'] = ANNEALED_FROM
     if FLAGS.anneal_epochs >= epochs:
       print(f'{epochs} epochs end before the entropy weighs {weight:g}.')
-  digits, validation, test_digits = split(mnist, num_images, num_test)
-  source = f'{mnist.source}, {len(digits)} + {len(test_digits)} digits'
-  test_data = evaluation_data(test_digits)
-  del mnist  # what is not used
-  settings['entropy_weight'] = entropy_weight(
-    weight, FLAGS.anneal_epochs * (len(digits) // BATCH_SIZE)
-  )
+  return Plan(epochs, num_seeds, num_images, num_test, weight, settings, about)
+
+
+def shared_start(plan, settings, test_data, output, source):
+  """Evaluates the weights that all methods start from, unless that is done.
+
+  Args:
+    plan: `Plan`.
+    settings: Dictionary, arguments of `make_model`.
+    test_data: `tf.data.Dataset`.
+    output: `pathlib.Path` of the folder of all runs.
+    source: Python `str`, what the data are.
+  """
   # Processes with other methods may share the folder; they wait here.
   with kept_files.lock(output / 'start.lock', wait=True):
     training_runs.start_of(
       output / 'start.json',
-      {'source': source, 'entropy_weight': weight, 'settings': about},
+      {
+        'source': source,
+        'entropy_weight': plan.weight,
+        'settings': plan.about,
+      },
       lambda: make_model('REINFORCE+', 0, **settings).evaluate(
         test_data, return_dict=True, verbose=0
       ),
       FLAGS.restart,
     )
-  if FLAGS.tune:
-    tune(
-      methods, digits, validation, output, epochs, source, FLAGS.restart,
-      **settings,
-    )  # fmt: skip
-    return
-  for i in range(num_seeds):
+
+
+def run_all(
+  methods, plan, settings, digits, test_digits, test_data, output, source
+):
+  """Trains every method with every seed; draws what is there after each run."""
+  for i in range(plan.num_seeds):
     seed = FLAGS.first_seed + i
-    for method in methods:
-      number = 1 + i * len(methods) + methods.index(method)
+    for j, method in enumerate(methods):
       print(
-        f'{method}, seed {seed}, {epochs} epochs: '
-        f'run {number} of {num_seeds * len(methods)}'
+        f'{method}, seed {seed}, {plan.epochs} epochs: '
+        f'run {1 + i * len(methods) + j} of {plan.num_seeds * len(methods)}'
       )
+      folder = output / method / str(seed)
       model = make_model(method, seed, **settings)
       run(
-        model, seed, digits, test_data, output / method / str(seed), epochs,
-        source, FLAGS.restart,
+        model, seed, digits, test_data, folder, plan.epochs, source,
+        FLAGS.restart,
       )  # fmt: skip
       moving_report.reconstruct(
         model, test_digits[:4], output / method / 'reconstructions.csv', source
       )
       del model  # before there is another
       moving_report.report(output, METHODS)
+
+
+def main(argv):
+  del argv
+  output = pathlib.Path(FLAGS.output_dir)
+  if FLAGS.plot_only:
+    moving_report.report(output, METHODS)
+    return
+  choose_emitters()
+  methods = training_runs.methods_of_flags(DEMO)
+  for method in methods:
+    method_of(method)  # before anything takes time
+  mnist = datasets.load_mnist(FLAGS.source, FLAGS.data_dir)
+  print(f'Data: {mnist.source}')
+  plan = plan_of_flags()
+  digits, validation, test_digits = split(mnist, plan.num_images, plan.num_test)
+  source = f'{mnist.source}, {len(digits)} + {len(test_digits)} digits'
+  del mnist  # what is not used
+  num_steps = FLAGS.anneal_epochs * (len(digits) // BATCH_SIZE)
+  settings = {
+    **plan.settings,
+    'entropy_weight': entropy_weight(plan.weight, num_steps),
+  }
+  test_data = evaluation_data(test_digits)
+  shared_start(plan, settings, test_data, output, source)
+  if FLAGS.tune:
+    tune(
+      methods, digits, validation, output, plan.epochs, source, FLAGS.restart,
+      **settings,
+    )  # fmt: skip
+    return
+  run_all(
+    methods, plan, settings, digits, test_digits, test_data, output, source
+  )
   print(f'Figures and CSV files are in {output}.')
 
 

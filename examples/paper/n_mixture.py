@@ -520,6 +520,54 @@ def print_variances(rows):
     print(f'{ROW_TEXT.format(**rows[i]):45s}' + '  '.join(cells))
 
 
+def print_q(table):
+  print('\nExact posterior, and the final q (mean of trials)')
+  for row in table:
+    numbers = [f'{name} {x:.4f}' for name, x in row.items() if name != 'N']
+    print(f'N = {row["N"]:2d}  ' + '  '.join(numbers))
+
+
+def model_of_flags():
+  """The model of the paper's data, or of other data with `--data_seed`."""
+  counts = HISTOGRAM
+  if FLAGS.data_seed is not None:
+    rng = np.random.default_rng(FLAGS.data_seed)
+    counts = np.bincount(rng.binomial(TRUE_N, DETECTION, size=1000))
+  return NMixture(counts, FLAGS.as_published)
+
+
+def all_paths(model, ks, num_trials, settings):
+  """Runs SGD for each number of summed values.
+
+  Args:
+    model: `NMixture`.
+    ks: Numbers of values that are summed.
+    num_trials: Python `int`, the number of independent runs.
+    settings: Further arguments of `sgd_path`.
+
+  Returns:
+    paths: `{k: losses}`, as of `losses_along`.
+    final_q: `{name: array}`, the mean over the trials of the last `q`.
+  """
+  paths, final_q = {}, {}
+  for k in (bar := tqdm.tqdm(ks, unit='path')):
+    bar.set_description(f'{num_trials} trials, k = {k}')
+    path = sgd_path(model.gradient_fn(k), model.initial(num_trials), *settings)
+    paths[k], q = losses_along(model, path, FLAGS.seed)
+    final_q[f'k = {k}'] = q.mean(axis=0)
+  return paths, final_q
+
+
+def table_of_q(model, posterior, final_q, is_papers_data):
+  """Rows with the probabilities of each `N`."""
+  return [
+    {'N': int(model.shift) + n, 'posterior': float(posterior[n]),
+     **{name: float(q[n]) for name, q in final_q.items()},
+     **({'paper': PAPER_Q[n]} if is_papers_data else {})}
+    for n in range(len(PAPER_Q))
+  ]  # fmt: skip
+
+
 def main(argv):
   del argv
   tf.get_logger().setLevel('ERROR')  # one function for each k is intended
@@ -534,28 +582,14 @@ def main(argv):
   os.makedirs(FLAGS.output_dir, exist_ok=True)
   in_output = lambda name: os.path.join(FLAGS.output_dir, name)
 
-  counts, is_papers_data = HISTOGRAM, FLAGS.data_seed is None
-  if not is_papers_data:
-    rng = np.random.default_rng(FLAGS.data_seed)
-    counts = np.bincount(rng.binomial(TRUE_N, DETECTION, size=1000))
-  model = NMixture(counts, FLAGS.as_published)
+  model, is_papers_data = model_of_flags(), FLAGS.data_seed is None
   # In a short run compiling takes longer than the steps.
   settings = num_steps, FLAGS.seed, not FLAGS.smoke
   exact_path = sgd_path(model.exact_gradient, model.initial(), *settings)
   exact, _ = losses_along(model, exact_path[..., np.newaxis], 0)
-  paths, final_q = {}, {}
-  for k in (bar := tqdm.tqdm(ks, unit='path')):
-    bar.set_description(f'{num_trials} trials, k = {k}')
-    path = sgd_path(model.gradient_fn(k), model.initial(num_trials), *settings)
-    paths[k], q = losses_along(model, path, FLAGS.seed)
-    final_q[f'k = {k}'] = q.mean(axis=0)
+  paths, final_q = all_paths(model, ks, num_trials, settings)
   posterior, log_evidence = model.posterior()
-  table = [
-    {'N': int(model.shift) + n, 'posterior': float(posterior[n]),
-     **{name: float(q[n]) for name, q in final_q.items()},
-     **({'paper': PAPER_Q[n]} if is_papers_data else {})}
-    for n in range(len(PAPER_Q))
-  ]  # fmt: skip
+  table = table_of_q(model, posterior, final_q, is_papers_data)
   write_csv(
     in_output('paths.csv'),
     [row for k, losses in paths.items() for row in path_rows(k, losses)],
@@ -572,10 +606,7 @@ def main(argv):
     write_csv(in_output('variances.csv'), rows)
     plot_variances(model, exact_path, rows, in_output('variances.png'))
     print_variances(rows)
-  print('\nExact posterior, and the final q (mean of trials)')
-  for row in table:
-    numbers = [f'{name} {x:.4f}' for name, x in row.items() if name != 'N']
-    print(f'N = {row["N"]:2d}  ' + '  '.join(numbers))
+  print_q(table)
   print(
     f'\n-log evidence {-log_evidence:.1f}; at first the exact -ELBO is '
     f'{exact["negative_elbo"][0, 0]:.1f}, the loss as coded '

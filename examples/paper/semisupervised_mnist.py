@@ -228,19 +228,6 @@ class Plan(NamedTuple):
   settings: dict[str, Any]
 
 
-def methods_of_flags():
-  """Returns the names of the methods that the flags name, and checks them."""
-  others = [f'k={k}' for k in FLAGS.k]
-  others += [f'budget={n}' for n in FLAGS.budget]
-  named = DEMO if FLAGS.demo else FLAGS.methods
-  if others and not FLAGS['methods'].present:
-    named = ()
-  methods = [*named, *others]
-  for method in methods:
-    method_of(method)  # before anything takes time
-  return methods
-
-
 def plan_of_flags(methods, num_unlabeled):
   """Returns a `Plan` for these methods and so many unlabeled images."""
   settings = {}
@@ -330,7 +317,9 @@ def main(argv):
     return
   if FLAGS.tune and workers.is_several:
     raise app.UsageError('`--tune` runs in one process: unset `TF_CONFIG`.')
-  methods = methods_of_flags()
+  methods = training_runs.methods_of_flags(DEMO)
+  for method in methods:
+    method_of(method)  # before anything takes time
   mnist = datasets.load_mnist(FLAGS.source, FLAGS.data_dir)
   print(f'Data: {mnist.source}')
   split = datasets.split_mnist(mnist)

@@ -17,6 +17,7 @@ import os
 import sys
 import time
 
+from absl import flags
 import keras
 import numpy as np
 import tensorflow as tf
@@ -32,6 +33,24 @@ _ADVICE = (
   'Restore the file from a copy; or begin again with `--restart`, which moves '
   'the files to a subfolder `replaced-1`; or pass another `--output_dir`.'
 )
+
+
+def methods_of_flags(demo):
+  """Returns the names of the methods that the flags of a script name.
+
+  Args:
+    demo: Names of the methods of `--demo`.
+
+  Returns:
+    methods: List of names. `--k` and `--budget` replace the default methods.
+  """
+  given = flags.FLAGS
+  others = [f'k={k}' for k in given.k]
+  others += [f'budget={n}' for n in given.budget]
+  named = demo if given.demo else given.methods
+  if others and not given['methods'].present:
+    named = ()
+  return [*named, *others]
 
 
 class Log(keras.callbacks.Callback):
