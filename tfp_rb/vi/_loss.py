@@ -203,52 +203,76 @@ def monte_carlo_variational_loss(
         exact_entropy,
         seed,
       )
-    check_discrete_arguments(
+    return _discrete_loss(
+      target,
+      surrogate_posterior,
+      sample_size,
       importance_sample_size,
       discrepancy_fn,
       gradient_estimator,
       stopped_surrogate_posterior,
+      exact_entropy,
+      seed,
     )
-    early_seed, *seeds, atom_seed, noise_seed = random.split_seed(seed, n=5)
-    # Continuous parts that do not depend on discrete ones are drawn here.
-    parts = split(surrogate_posterior, early_seed, stopped_surrogate_posterior)
-    estimator = estimator_for(parts.discrete, gradient_estimator, sample_size)
-    atoms = estimator.sample_atoms(parts.discrete, atom_seed)
-    if estimator.takes_rows:
-      check_pooled(target, surrogate_posterior)
-      log_densities = _pooled_log_densities(
-        target, atoms, exact_entropy, seeds[1]
-      )
-    else:
-      late_seed, target_seed = seeds
-      call: Callable[[Any], tf.Tensor]
-      if takes_rows(target, surrogate_posterior):
-        call = _without_rows(target, parts.discrete, target_seed)
-      else:
-        call = functools.partial(call_target, target, seed=target_seed)
-      log_densities = _log_densities(
-        call, parts, estimator, exact_entropy, late_seed
-      )
-    # [m] + batch_shape; in a pool the rows share the first axis.
-    batch_shape = shapes.as_list(atoms.weights)[1:]
-    integrand = _integrand(discrepancy_fn, log_densities, batch_shape)
-    loss = estimate_at(atoms, integrand, parts.discrete, estimator, noise_seed)
-    if exact_entropy:
-      loss -= tf.cast(parts.entropy(), loss.dtype)
-    return loss
+
+
+def _discrete_loss(
+  target: Callable[..., tf.Tensor],
+  surrogate: Distribution,
+  sample_size: int | None,
+  importance_sample_size: int,
+  discrepancy_fn: Csiszar,
+  gradient_estimator: GradientEstimator | None,
+  stopped: Distribution | None,
+  exact_entropy: bool,
+  seed: Seed,
+) -> tf.Tensor:
+  """Returns the loss of a surrogate that is discrete in some of its parts."""
+  check_discrete_arguments(
+    importance_sample_size, discrepancy_fn, gradient_estimator, stopped
+  )
+  early_seed, *seeds, atom_seed, noise_seed = random.split_seed(seed, n=5)
+  # Continuous parts that do not depend on discrete ones are drawn here.
+  parts = split(surrogate, early_seed, stopped)
+  estimator = estimator_for(parts.discrete, gradient_estimator, sample_size)
+  atoms = estimator.sample_atoms(parts.discrete, atom_seed)
+  if estimator.takes_rows:
+    check_pooled(target, surrogate)
+    log_densities = _pooled_log_densities(
+      target, atoms, exact_entropy, seeds[1]
+    )
+  else:
+    late_seed, target_seed = seeds
+    if takes_rows(target, surrogate):
+      target = _without_rows(target, parts.discrete)
+    log_densities = _log_densities(
+      functools.partial(call_target, target, seed=target_seed),
+      parts,
+      estimator,
+      exact_entropy,
+      late_seed,
+    )
+  # [m] + batch_shape; in a pool the rows share the first axis.
+  batch_shape = shapes.as_list(atoms.weights)[1:]
+  integrand = _integrand(discrepancy_fn, log_densities, batch_shape)
+  loss = estimate_at(atoms, integrand, parts.discrete, estimator, noise_seed)
+  if exact_entropy:
+    loss -= tf.cast(parts.entropy(), loss.dtype)
+  return loss
 
 
 def _without_rows(
-  target: Callable[..., tf.Tensor],
-  distribution: Distribution,
-  seed: StatelessSeed,
-) -> Integrand:
+  target: Callable[..., tf.Tensor], distribution: Distribution
+) -> Callable[..., tf.Tensor]:
   """Returns a target `fn(z, rows)`, written for a pool, as `fn(z)`."""
+  batch_shape = shapes.batch_shape(distribution)
 
-  def by_rows(values: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-    return call_target(functools.partial(target, rows=rows), values, seed)
+  def call(values: tf.Tensor, **further: Any) -> tf.Tensor:
+    by_rows = lambda z, rows: target(z, rows=rows, **further)
+    return serve_rows(by_rows, batch_shape)(values)
 
-  return serve_rows(by_rows, shapes.batch_shape(distribution))
+  # `call_target` looks for an argument `seed`.
+  return functools.wraps(target)(call)
 
 
 def _log_densities(
