@@ -12,6 +12,8 @@ try:
 except ImportError:
   torch = None
 
+from examples.benchmarks import torch_estimators
+
 FRAME, WINDOW, LATENT_DIM, HIDDEN, CHANNELS = 68, 28, 5, 256, 7
 EPSILON, ENTROPY_WEIGHT = 1e-8, 64.0
 INSTALL = "not installed: pip install -e '.[benchmarks]'"
@@ -87,16 +89,9 @@ def reinforce_plus(f, log_probs, location):
 
 def rao_blackwellized(f, log_probs, num_summed=5):
   """The most probable locations are summed, another drawn from the rest."""
-  probs = log_probs.detach().exp()
-  top_probs, top = probs.topk(num_summed)
-  others = (probs + 1e-12).scatter(1, top, 0.0)
-  locations = torch.cat([top, torch.multinomial(others, 1)], 1)
-  rest = 1.0 - top_probs.sum(1, keepdim=True)
-  weights = torch.cat([top_probs, rest], 1)
-  total = 0.0
-  for i in range(locations.shape[1]):
-    total += weights[:, i] * reinforce_plus(f, log_probs, locations[:, i])
-  return total
+  return torch_estimators.rao_blackwellized(
+    reinforce_plus, f, log_probs, num_summed
+  )
 
 
 def drawn(f, log_probs):

@@ -12,6 +12,8 @@ try:
 except ImportError:
   torch = None
 
+from examples.benchmarks import torch_estimators
+
 NUM_CLASSES, NUM_PIXELS, LATENT_DIM = 10, 784, 8
 INSTALL = "not installed: pip install -e '.[benchmarks]'"
 
@@ -56,16 +58,9 @@ def score_function(f, log_probs, label):
 
 def rao_blackwellized(f, log_probs, num_summed=1):
   """The most probable categories are summed, another drawn from the rest."""
-  probs = log_probs.detach().exp()
-  top_probs, top = probs.topk(num_summed)
-  others = (probs + 1e-12).scatter(1, top, 0.0)
-  labels = torch.cat([top, torch.multinomial(others, 1)], 1)
-  rest = 1.0 - top_probs.sum(1, keepdim=True)
-  weights = torch.cat([top_probs, rest], 1)
-  total = 0.0
-  for i in range(labels.shape[1]):
-    total += weights[:, i] * score_function(f, log_probs, labels[:, i])
-  return total
+  return torch_estimators.rao_blackwellized(
+    score_function, f, log_probs, num_summed
+  )
 
 
 def exact(f, log_probs):
