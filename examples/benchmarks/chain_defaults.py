@@ -25,7 +25,8 @@ import numpy as np
 import tensorflow as tf
 import tqdm
 
-from examples.benchmarks.defaults import estimators, leave_one_out, line, write
+from examples.benchmarks.defaults import estimators, leave_one_out, line
+from examples.shared import tables
 import tfp_rb
 from tfp_rb.distributions import CategoricalChain
 
@@ -150,7 +151,7 @@ def main(argv):
   rows = measure(FLAGS.problems, FLAGS.draws, FLAGS.seed)
   output_dir = pathlib.Path(FLAGS.output_dir)
   output_dir.mkdir(parents=True, exist_ok=True)
-  write(rows, output_dir / 'chains.csv')
+  tables.write(output_dir / 'chains.csv', rows, num_digits=5)
   names = dict.fromkeys(row['choice'] for row in rows)
   header = ''.join(
     f'{x:>10s}' for x in ('median', '95 %', 'largest', 'best, %')

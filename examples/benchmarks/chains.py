@@ -18,7 +18,6 @@ Memory is measured on Linux only: the peak during the calls, compilation
 included, less what the process held before.
 """
 
-import csv
 import pathlib
 import time
 
@@ -26,6 +25,7 @@ from absl import app, flags
 import numpy as np
 import tensorflow as tf
 
+from examples.shared import tables
 import tfp_rb
 
 FLAGS = flags.FLAGS
@@ -201,16 +201,6 @@ def measure_ratios(num_states, num_steps, rows, repeats):
   ]  # fmt: skip
 
 
-def write(table, path):
-  with path.open('w', newline='') as file:
-    writer = csv.DictWriter(file, list(table[0]), lineterminator='\n')
-    writer.writeheader()
-    for row in table:
-      writer.writerow(
-        {k: f'{x:.4g}' if isinstance(x, float) else x for k, x in row.items()}
-      )
-
-
 def show(growth, ratios):
   print(
     f'{"steps":>7s}{"batch":>7s}{"ms":>10s}{"us per step and row":>21s}'
@@ -247,8 +237,8 @@ def main(argv):
   ratios = measure_ratios(*size, repeats)
   output_dir = pathlib.Path(FLAGS.output_dir)
   output_dir.mkdir(parents=True, exist_ok=True)
-  write(growth, output_dir / 'growth.csv')
-  write(ratios, output_dir / 'ratios.csv')
+  tables.write(output_dir / 'growth.csv', growth, 4, lineterminator='\n')
+  tables.write(output_dir / 'ratios.csv', ratios, 4, lineterminator='\n')
   show(growth, ratios)
   print(f'The tables are in {output_dir}.')
 

@@ -20,7 +20,6 @@ sampled, all others are exact.
   python -m examples.benchmarks.defaults
 """
 
-import csv
 import functools
 import pathlib
 
@@ -30,6 +29,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 import tqdm
 
+from examples.shared import tables
 import tfp_rb
 
 tfd = tfp.distributions
@@ -251,24 +251,13 @@ def show(rows):
       print(line(f'{name}, {kinds[0].split()[-1]}s', ratios))
 
 
-def write(rows, path):
-  with path.open('w', newline='') as file:
-    writer = csv.DictWriter(file, rows[0].keys())
-    writer.writeheader()
-    for row in rows:
-      cells = row.items()
-      writer.writerow(
-        {k: f'{v:.5g}' if isinstance(v, float) else v for k, v in cells}
-      )
-
-
 def main(argv):
   del argv
   tf.get_logger().setLevel('ERROR')  # every problem is a graph of its own
   rows = measure(FLAGS.problems, FLAGS.draws, FLAGS.seed)
   output_dir = pathlib.Path(FLAGS.output_dir)
   output_dir.mkdir(parents=True, exist_ok=True)
-  write(rows, output_dir / 'defaults.csv')
+  tables.write(output_dir / 'defaults.csv', rows, num_digits=5)
   show(rows)
   print(f'\nThe table is in {output_dir}.')
 

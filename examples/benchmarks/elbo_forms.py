@@ -19,7 +19,6 @@ baseline.
   python -m examples.benchmarks.elbo_forms
 """
 
-import csv
 import pathlib
 
 from absl import app, flags
@@ -27,6 +26,7 @@ import keras
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from examples.shared import tables
 import tfp_rb
 from tfp_rb import datasets
 
@@ -126,16 +126,6 @@ def show(row):
   )
 
 
-def write(rows, path):
-  with path.open('w', newline='') as file:
-    writer = csv.DictWriter(file, rows[0].keys(), lineterminator='\n')
-    writer.writeheader()
-    for row in rows:
-      writer.writerow({
-        k: f'{x:.5g}' if isinstance(x, float) else x for k, x in row.items()
-      })  # fmt: skip
-
-
 def main(argv):
   del argv
   tf.get_logger().setLevel('ERROR')  # each form is a graph of its own
@@ -146,7 +136,7 @@ def main(argv):
   folder = pathlib.Path(FLAGS.output_dir)
   folder.mkdir(parents=True, exist_ok=True)
   rows = measure(latents, steps, draws, pairs, FLAGS.seed)
-  write(rows, folder / 'variances.csv')
+  tables.write(folder / 'variances.csv', rows, 5, lineterminator='\n')
   print(f'\nThe table is in {folder}.')
 
 

@@ -30,7 +30,6 @@ itself.
   python -m examples.benchmarks.many_sites
 """
 
-import csv
 import pathlib
 import time
 
@@ -40,6 +39,8 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 import tqdm
 
+from examples.benchmarks import site_gradients
+from examples.shared import tables
 import tfp_rb
 
 tfd = tfp.distributions
@@ -133,22 +134,9 @@ def make_cost(name, seed, num_sites=NUM_SITES):
 def total_variance(estimator, logits, f, num_draws, seed):
   """Sum over the logits of the gradient's variance, and its standard error."""
   rows = np.broadcast_to(logits, [NUM_ROWS, *logits.shape])
-  rows = tf.constant(rows, tf.float32)
-
-  @tf.function(autograph=False)
-  def gradients(seed):
-    with tf.GradientTape() as tape:
-      tape.watch(rows)
-      q = tfd.Independent(tfd.Categorical(logits=rows), 1)
-      loss = tfp_rb.expectation(f, q, estimator, seed=seed)
-    return tape.gradient(loss, rows)
-
-  draws = np.concatenate(
-    [
-      gradients(tf.constant([seed, i])).numpy().astype(float)
-      for i in range(-(-num_draws // NUM_ROWS))
-    ]
-  )
+  make_site = lambda logits: tfd.Categorical(logits=logits)
+  draws = site_gradients.draw(estimator, make_site, rows, f, num_draws, seed)
+  draws = draws.reshape([-1, *logits.shape])
   n = len(draws)
   squares = ((draws - draws.mean(axis=0)) ** 2).sum(axis=(1, 2)) * n / (n - 1)
   return squares.mean(), squares.std() / np.sqrt(n)
@@ -239,17 +227,6 @@ def measure_times(sizes, repeats, num_calls, seed):
   return rows
 
 
-def write(rows, path):
-  with path.open('w', newline='') as file:
-    writer = csv.DictWriter(file, rows[0].keys())
-    writer.writeheader()
-    for row in rows:
-      cells = {
-        key: f'{x:.6g}' if isinstance(x, float) else x for key, x in row.items()
-      }
-      writer.writerow(cells)
-
-
 def show(rows):
   print(
     f'\n{"cost":13s}{"logits":14s}{"estimator":21s}{"calls":>6s}'
@@ -289,11 +266,11 @@ def main(argv):
   output_dir.mkdir(parents=True, exist_ok=True)
   if FLAGS.variances:
     rows = measure(costs, shapes, num_draws, FLAGS.seed)
-    write(rows, output_dir / 'variances.csv')
+    tables.write(output_dir / 'variances.csv', rows)
     show(rows)
   if FLAGS.times:
     rows = measure_times(sizes, repeats, num_calls, FLAGS.seed)
-    write(rows, output_dir / 'times.csv')
+    tables.write(output_dir / 'times.csv', rows)
     show_times(rows)
   print(f'\nThe tables are in {output_dir}.')
 

@@ -29,7 +29,6 @@ terms at each of the `S` sites, but `S + 1` draws average it out.
   python -m examples.benchmarks.site_interaction
 """
 
-import csv
 import pathlib
 
 from absl import app, flags
@@ -39,6 +38,8 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 import tqdm
 
+from examples.benchmarks import site_gradients
+from examples.shared import tables
 import tfp_rb
 from tfp_rb import datasets
 
@@ -174,21 +175,9 @@ def total_variance(estimator, logits, f, num_draws, seed):
     error: Its standard error.
   """
   rows = np.broadcast_to(logits, [NUM_ROWS, logits.shape[-1]])
-  rows = tf.constant(rows, tf.float32)
-
-  @tf.function(autograph=False)
-  def gradients(seed):
-    with tf.GradientTape() as tape:
-      tape.watch(rows)
-      q = tfd.Independent(tfd.Bernoulli(logits=rows, dtype=tf.float32), 1)
-      loss = tfp_rb.expectation(f, q, estimator, seed=seed)
-    return tape.gradient(loss, rows)
-
-  draws = np.stack(
-    [
-      gradients(tf.constant([seed, i])).numpy().astype(float)
-      for i in range(-(-num_draws // NUM_ROWS))
-    ]
+  make_site = lambda logits: tfd.Bernoulli(logits=logits, dtype=tf.float32)
+  draws = site_gradients.draw(
+    estimator, make_site, rows, f, num_draws, seed
   )  # [n, NUM_ROWS, S]
   n = len(draws)
   squares = ((draws - draws.mean(axis=0)) ** 2).sum(axis=-1) * n / (n - 1)
@@ -246,17 +235,6 @@ def measure(sizes, num_draws, num_steps, seed):
   return rows
 
 
-def write(rows, path):
-  with path.open('w', newline='') as file:
-    writer = csv.DictWriter(file, rows[0].keys())
-    writer.writeheader()
-    for row in rows:
-      cells = {
-        key: f'{x:.6g}' if isinstance(x, float) else x for key, x in row.items()
-      }
-      writer.writerow(cells)
-
-
 def show(rows):
   print(
     f'\n{"sites":>5s}  {"cost":12s}{"order":>5s}{"share":>7s}'
@@ -281,7 +259,7 @@ def main(argv):
   output_dir = pathlib.Path(FLAGS.output_dir)
   output_dir.mkdir(parents=True, exist_ok=True)
   rows = measure(sizes, num_draws, num_steps, FLAGS.seed)
-  write(rows, output_dir / 'variances.csv')
+  tables.write(output_dir / 'variances.csv', rows)
   show(rows)
   print(f'\nThe table is in {output_dir}.')
 

@@ -22,7 +22,8 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 import tqdm
 
-from examples.benchmarks.defaults import estimators, line, write
+from examples.benchmarks.defaults import estimators, line
+from examples.shared import tables
 import tfp_rb
 
 tfd = tfp.distributions
@@ -102,7 +103,7 @@ def main(argv):
   rows = measure(FLAGS.problems, FLAGS.draws, FLAGS.seed)
   output_dir = pathlib.Path(FLAGS.output_dir)
   output_dir.mkdir(parents=True, exist_ok=True)
-  write(rows, output_dir / 'vi.csv')
+  tables.write(output_dir / 'vi.csv', rows, num_digits=5)
   header = ''.join(
     f'{x:>10s}' for x in ('median', '95 %', 'largest', 'best, %')
   )

@@ -20,7 +20,6 @@ Reference: Runjing Liu et al. Rao-Blackwellized stochastic gradients for
 discrete distributions. ICML 2019. https://arxiv.org/abs/1810.04777
 """
 
-import csv
 import os
 
 from absl import app, flags
@@ -33,6 +32,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 import tqdm
 
+from examples.shared import tables
 import tfp_rb
 
 plt.style.use('seaborn-v0_8-colorblind')
@@ -184,15 +184,7 @@ def exact_variance(name, num_summed, eta):
 
 def write_csv(path, rows):
   settings = {'seed': _SEED.value, 'smoke': _SMOKE.value}
-  with open(path, 'w', newline='') as file:
-    writer = csv.DictWriter(file, [*rows[0], *settings])
-    writer.writeheader()
-    for row in rows:
-      row = {
-        name: f'{x:.7g}' if isinstance(x, float) else x
-        for name, x in row.items()
-      }
-      writer.writerow({**row, **settings})
+  tables.write(path, [{**row, **settings} for row in rows], num_digits=7)
 
 
 def plot_paths(paths, path):

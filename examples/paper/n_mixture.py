@@ -45,7 +45,6 @@ Reference: Runjing Liu et al. Rao-Blackwellized stochastic gradients for
 discrete distributions. ICML 2019. https://arxiv.org/abs/1810.04777
 """
 
-import csv
 import os
 import time
 
@@ -56,6 +55,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 import tqdm
 
+from examples.shared import tables
 import tfp_rb
 
 matplotlib.use('Agg')
@@ -360,13 +360,7 @@ def make_variance_rows(model, exact_path, iterations, calls, num_draws, seed):
 
 def write_csv(path, rows):
   settings = {'seed': FLAGS.seed, 'smoke': FLAGS.smoke}
-  with open(path, 'w', newline='') as file:
-    writer = csv.DictWriter(file, [*rows[0], *settings])
-    writer.writeheader()
-    for row in rows:
-      text = {k: f'{x:.7g}' if isinstance(x, float) else x
-              for k, x in row.items()}  # fmt: skip
-      writer.writerow({**text, **settings})
+  tables.write(path, [{**row, **settings} for row in rows], num_digits=7)
 
 
 def mean_and_error(x):
