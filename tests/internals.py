@@ -20,7 +20,7 @@ from tfp_rb.diagnostics._pairs import mean_and_interval
 from tfp_rb.diagnostics._support import tabulate
 from tfp_rb.distributions import recursions
 from tfp_rb.estimators.relaxed import draw_noise, given_rest, softmax
-from tfp_rb.internal import config, random
+from tfp_rb.internal import config, gradients, random
 from tfp_rb.internal.gradients import likelihood_ratio
 from tfp_rb.internal.random import (
   search_index,
@@ -59,6 +59,7 @@ __all__ = [
   'exclude',
   'find_partition',
   'given_rest',
+  'gradients',
   'is_draw',
   'large_poisson_tail',
   'leave_one_out_weights',

@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_rb.distributions import CategoricalChain
-from tfp_rb.internal import checks, random, shapes
+from tfp_rb.internal import checks, gradients, random, shapes
 from tfp_rb.internal.types import Distribution, Seed, StatelessSeed
 from tfp_rb.partitions import family_of
 from tfp_rb.vi._chain_terms import Term, call_term, terms_of_path
@@ -185,16 +185,9 @@ class ChainTarget:
     seeds = random.split_seed(seed, n=sample_size)
     if sample_size == 1:
       return one_loss(seeds[0])
-    # A loop traces the functions only once. Its dtype must be known.
-    laws, _ = joint.run({}, [], None, seed=(0, 0))
-    chain, _ = _chain_of(joint.with_batch_of_whole(laws[path], 0), '')
-    losses = tf.map_fn(
-      one_loss,
-      tf.stack(seeds),
-      fn_output_signature=tf.TensorSpec(
-        joint.batch_shape, chain.entropy().dtype
-      ),
-    )
+    # The loop keeps no intermediate results. XLA could not differentiate draws
+    # of a gamma distribution, and so of a Dirichlet, that a loop has kept.
+    losses = gradients.call_one_by_one(one_loss, tf.stack(seeds))
     return tf.reduce_mean(losses, axis=0)
 
   def _loss_of_path(
