@@ -47,13 +47,13 @@ def expectation(
   no boundary.
 
   Args:
-    f: Callable. Takes atoms of shape `[m] + batch_shape + event_shape` and
+    f: Callable that takes atoms of shape `[m] + batch_shape + event_shape` and
       returns a floating-point `Tensor` of shape `[m] + batch_shape`. It is
       called once, with all atoms together, unless the estimator's docstring
       says otherwise. You can also pass a function with a second argument named
-      `rows`, as `pooled` requires and every estimator supports. It is called
-      with values `[n] + event_shape` and their rows in the flattened batch,
-      `int32[n]`.
+      `rows`, as `pooled` requires and every estimator supports. Such a function
+      is called with values `[n] + event_shape` and their rows in the flattened
+      batch, `int32[n]`.
     distribution: A discrete `tfp.distributions.Distribution`, `q`. As in TFP,
       NaN or negative parameters are reported only with `validate_args=True`.
     estimator: A `GradientEstimator`. The default evaluates `f` three times,
@@ -96,11 +96,11 @@ def expectation(
       estimator = default_estimator(whole_of(distribution))
     check_estimator(estimator)
     atom_seed, noise_seed = random.split_seed(seed, n=2)
-    # The estimator's design chooses where: the atoms z_i and weights w_i.
+    # The estimator's design chooses the atoms z_i and their weights w_i.
     atoms = estimator.sample_atoms(distribution, atom_seed)
     # The weights have shape [m] + batch_shape.
     integrand = estimator.integrand(f, atoms)
-    # The estimator says what is summed there: g at each atom.
+    # The estimator determines what is summed, which is g at each atom.
     return estimate_at(atoms, integrand, distribution, estimator, noise_seed)
 
 
@@ -118,7 +118,7 @@ def estimate_at(
     f: Callable of atoms that checks its results, such as a `CheckedIntegrand`.
     distribution: The distribution.
     estimator: A `GradientEstimator`.
-    seed: Stateless seed, `int32[2]`, of the estimator's own noise.
+    seed: Stateless seed, `int32[2]`, for the estimator's own noise.
 
   Returns:
     expectation: `Tensor` of `batch_shape`.
@@ -129,5 +129,6 @@ def estimate_at(
   # auxiliary objective trains the estimator's own variables.
   result = gradients.value_with_gradient_of(value, surrogate, auxiliary)
   # Sums have the dtype of the weights, at least float32. Cast the result to the
-  # dtype of `f`. The first Tensor of an estimate (or of a list of them) has it.
+  # dtype of `f`, which is that of the first Tensor of an estimate, or of the
+  # first estimate in a list.
   return tf.cast(result, tf.nest.flatten(estimate)[0].dtype)

@@ -30,8 +30,8 @@ class MNIST(NamedTuple):
     train_images: `uint8` array of shape `[n, 28, 28]`, with gray values from 0
       (background) to 255.
     train_labels: `int32` array of shape `[n]`, with labels from 0 to 9.
-    test_images: As `train_images`.
-    test_labels: As `train_labels`.
+    test_images: Like `train_images`.
+    test_labels: Like `train_labels`.
     source: Python `str`, the name of this data. Show it in every title and
       table, because results on the subset are not results on MNIST.
   """
@@ -49,7 +49,7 @@ class SemiSupervised(NamedTuple):
   Attributes:
     labeled: Training data whose labels the model sees.
     unlabeled: Training data whose labels are for evaluation only.
-    validation: Data to choose step sizes and other settings with.
+    validation: Data for choosing step sizes and other settings.
   """
 
   labeled: tuple[np.ndarray, np.ndarray]
@@ -63,10 +63,10 @@ def load_mnist(
 ) -> MNIST:
   """Loads MNIST with TensorFlow Datasets, or a subset from this package.
 
-  If TFDS has prepared MNIST before, that copy is used. Otherwise TFDS downloads
-  it, provided that the server answers within 3 seconds. If that fails, too, the
-  function returns the 10,000 training and 2,000 test images that come with this
-  package, and warns.
+  If TFDS has already prepared MNIST, the function uses that copy. Otherwise
+  TFDS downloads it, provided that the server answers within 3 seconds. If that
+  also fails, the function warns and returns the 10,000 training and 2,000 test
+  images that come with this package.
 
   Args:
     source: Python `str`: 'tfds' for all of MNIST, 'embedded' for the subset,
@@ -79,7 +79,7 @@ def load_mnist(
       255 to get values from 0 to 1. Labels are `int32` from 0 to 9.
 
   Raises:
-    ValueError: `source` is not one of these, or the embedded file is damaged.
+    ValueError: `source` is none of these, or the embedded file is damaged.
     RuntimeError: `source` is 'tfds', and TFDS is not installed, or MNIST can
       neither be found nor downloaded.
 
@@ -114,7 +114,7 @@ def load_mnist(
       )
     if source == 'tfds':
       raise RuntimeError(f'{error} {advice}') from error
-    # Capitals, so that nobody mistakes the results for results on MNIST.
+    # The capitals keep readers from mistaking these for results on MNIST.
     warnings.warn(
       f'{error} Using a SUBSET OF MNIST instead (10,000 + 2,000 images): the '
       f'results are not results on MNIST. {advice}',
@@ -150,8 +150,8 @@ def _load_tfds(data_dir: str | os.PathLike[str] | None) -> MNIST:
         failure = error
     if failure is not None:
       raise _NotAvailableError(
-        f'MNIST is not prepared in {builder.data_dir}, and {_HOST} does not '
-        f'answer as it should: {failure}.'
+        f'MNIST is not prepared in {builder.data_dir}, and downloading it from '
+        f'{_HOST} failed: {failure}.'
       ) from failure
 
   def read(split: str) -> tuple[np.ndarray, np.ndarray]:
@@ -166,7 +166,7 @@ def _load_tfds(data_dir: str | os.PathLike[str] | None) -> MNIST:
 
 
 def _ask(host: str) -> OSError | None:
-  """Returns why a host does not answer in time, or `None` if it does."""
+  """Returns an error if a host does not answer in time, otherwise `None`."""
   answers: list[OSError | None] = []
 
   def connect() -> None:
@@ -177,7 +177,7 @@ def _ask(host: str) -> OSError | None:
       answers.append(error)
 
   # The time limit of a socket applies to each address of the host, and the
-  # lookup of the addresses has no limit. So this waits for a thread instead.
+  # lookup of the addresses has no limit. So wait for a thread instead.
   thread = threading.Thread(target=connect, daemon=True)
   thread.start()
   thread.join(_TIMEOUT + 0.5)
@@ -211,7 +211,7 @@ def split_mnist(
 
   A sixth of the images is for validation, and 5,000 of the others are labeled.
   The indices equal those of the authors' code. The images differ, because TFDS
-  has another order.
+  stores them in a different order.
 
   Args:
     mnist: `MNIST`.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws from the rest: independently, dependently, or without replacement."""
+"""Provides the samplers, which draw from the rest of a partition."""
 
 from tfp_rb.designs.samplers import (
   IID,

@@ -56,7 +56,7 @@ class Baseline(Configurable, metaclass=abc.ABCMeta):
   def treats_draws_alike(self) -> bool:
     """Whether all atoms share one level that does not depend on the draws.
 
-    Then the mean of `M` draws has `1 / M` of the variance of one.
+    If so, the mean over `M` draws has `1 / M` of the variance of one draw.
     """
     return True
 
@@ -64,15 +64,15 @@ class Baseline(Configurable, metaclass=abc.ABCMeta):
   def is_independent_of_atoms(self) -> bool:
     """Whether the level depends on neither the atoms nor `f` at the atoms.
 
-    It may depend on `f` at the further draws.
+    The level may depend on `f` at the further draws.
     """
     return False
 
   @property
   def why_not_pooled(self) -> str | None:
-    """Why `pooled` does not support the baseline; `None` if it does."""
+    """The reason why `pooled` does not support the baseline, or `None`."""
     return (
-      f'`{type(self).__name__}` needs the atoms of each batch member apart.'
+      f'`{type(self).__name__}` needs separate atoms for each batch member.'
     )
 
   def num_extra(self, num_atoms: int) -> int:
@@ -107,7 +107,7 @@ def is_baseline(x: Any) -> TypeGuard[Baseline]:
 
 
 class DrawsAndSums(NamedTuple):
-  """Quantities from which leave-one-out baselines are computed."""
+  """Holds the quantities from which leave-one-out baselines are computed."""
 
   draws: tf.Tensor  # [m] + batch_shape, 1 at draws and 0 at summed atoms
   num_draws: tf.Tensor  # batch_shape
@@ -121,9 +121,9 @@ class DrawsAndSums(NamedTuple):
     return tf.reduce_sum((1.0 - self.draws) * self.weights * x, axis=0)
 
   def mean_of_summed(self, x: tf.Tensor) -> tf.Tensor:
-    """Returns the mean of `x` over the summed atoms, in proportion to `1 / q`.
+    """Returns the mean of `x` over the summed atoms, weighted by `1 / q`.
 
-    The least probable of the summed atoms resemble the rest most.
+    The weights favour the least probable atoms, which resemble the rest most.
 
     Args:
       x: `Tensor` of shape `[m] + batch_shape`.
@@ -178,10 +178,10 @@ class DrawsAndSums(NamedTuple):
 
 
 def draws_and_sums(name: str, atoms: Atoms, value: tf.Tensor) -> DrawsAndSums:
-  """Returns the `DrawsAndSums` of atoms, or raises if nothing can be left out.
+  """Returns the `DrawsAndSums` of atoms, or raises for a single drawn atom.
 
   Args:
-    name: Python `str`, the baseline that asks.
+    name: Python `str`, the name of the baseline, for the error message.
     atoms: `Atoms`.
     value: `Tensor` of shape `[m] + batch_shape`, `f` at the atoms.
 
@@ -189,7 +189,7 @@ def draws_and_sums(name: str, atoms: Atoms, value: tf.Tensor) -> DrawsAndSums:
     parts: `DrawsAndSums`.
   """
   num_atoms = value.shape[0]
-  # Without draws there is no variance, and any level will do.
+  # Without draws there is no variance, so every level is right.
   nothing_drawn = (
     isinstance(atoms.num_summed, int) and atoms.num_summed == num_atoms
   )
@@ -215,7 +215,7 @@ def draws_and_sums(name: str, atoms: Atoms, value: tf.Tensor) -> DrawsAndSums:
 def mean_over_draws(
   x: tf.Tensor, atoms: Atoms, keep_batch: bool = True
 ) -> tf.Tensor:
-  """Returns the mean of `x` over the draws, in proportion to their weights.
+  """Returns the weighted mean of `x` over the draws.
 
   Args:
     x: `Tensor` of shape `[m] + batch_shape`.
@@ -261,7 +261,7 @@ def check_level(level: Any, value: tf.Tensor, atoms: Atoms) -> tf.Tensor:
     batch_shape = atoms.partition.batch_shape
     expected = atoms.partition.log_rest.shape
   if level.shape.is_compatible_with(expected + [1]):
-    level = tf.squeeze(level, axis=-1)  # the output unit of a network
+    level = tf.squeeze(level, axis=-1)  # Drop the axis of a single output unit.
   if not _broadcasts_to(level.shape, expected):
     raise ValueError(
       '`baseline` must be a number or have the batch shape of the '
@@ -286,7 +286,7 @@ def _broadcast_to(level: tf.Tensor, batch_shape: tf.Tensor) -> tf.Tensor:
     message='`baseline` must have the batch shape of the distribution.',
   )
   with tf.control_dependencies([is_right]):
-    # XLA leaves out assertions, but refuses to broadcast to fewer entries.
+    # XLA drops assertions, but refuses to broadcast to fewer entries.
     return tf.broadcast_to(level, batch_shape)
 
 

@@ -40,8 +40,8 @@ def as_baseline(baseline: Baseline | Numeric | None) -> Baseline:
 class Constant(Baseline):
   """Subtracts a given level: one number, or one per batch member.
 
-  Unbiased; needs no further evaluation of `f`. `REINFORCE(baseline=3.)` uses
-  it.
+  It is unbiased and needs no further evaluation of `f`.
+  `REINFORCE(baseline=3.)` uses it.
 
   #### Examples
 

@@ -13,10 +13,10 @@ __all__ = ['IndependentSample']
 class IndependentSample(Baseline):
   """Subtracts `f` at an independent draw `z'` from `q`: REINFORCE+.
 
-  Unbiased. With `shared=True` all atoms share one `z'`. This costs one further
-  evaluation of `f` and leaves no noise when all values are summed. With
-  `shared=False` every atom has its own `z'`, as in the code of [1]. This costs
-  as many further evaluations as there are atoms, and Rao-Blackwellization
+  It is unbiased. With `shared=True` all atoms share one `z'`. This costs one
+  further evaluation of `f`, and no noise is left when all values are summed.
+  With `shared=False` every atom has its own `z'`, as in the code of [1]. This
+  costs as many further evaluations as there are atoms, and Rao-Blackwellization
   cannot reduce the variance below `sum_z q(z)^2 Var[g(z)]`.
 
   #### Examples

@@ -13,11 +13,11 @@ __all__ = ['Learned']
 class Learned(Baseline):
   """Subtracts one scalar variable, learned by regression on the draws.
 
-  Unbiased; needs no further evaluation of `f`. The objective is the mean of
-  `(f - b)^2` over the draws from the rest, since only these have variance. It
-  is passed on as `auxiliary` and has a gradient w.r.t. this variable only. The
-  optimizer of the model also trains the baseline if you give it
-  `estimator.trainable_variables` in addition to the variables of the model.
+  It is unbiased and needs no further evaluation of `f`. The objective is the
+  mean of `(f - b)^2` over the draws from the rest, because only these have
+  variance. It is passed on as `auxiliary` and has a gradient w.r.t. this
+  variable only. The optimizer of the model also trains the baseline if you give
+  it `estimator.trainable_variables` in addition to the variables of the model.
 
   #### Examples
 
@@ -37,12 +37,12 @@ class Learned(Baseline):
     """Makes the baseline.
 
     Args:
-      initial_value: A number; a numpy scalar or a Tensor sets the dtype of the
-        variable, otherwise float32.
+      initial_value: A number. A NumPy scalar or a Tensor sets the dtype of the
+        variable, which is otherwise float32.
       name: Python `str`, name of the `tf.Module`.
     """
     super().__init__(name=name)
-    self.initial_value = initial_value  # for `get_config`
+    self.initial_value = initial_value  # `get_config` needs it.
     self.level = tf.Variable(
       initial_value,
       dtype=getattr(initial_value, 'dtype', tf.float32),

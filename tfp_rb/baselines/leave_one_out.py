@@ -15,9 +15,9 @@ __all__ = ['LeaveOneOut']
 class LeaveOneOut(Baseline):
   """Subtracts from each draw a mean of `f` over the other atoms.
 
-  Unbiased; needs no further evaluation of `f`. Let `B` be the sum of `q f` over
-  the summed atoms, `R = q(rest)`, `M` the number of draws and `mu_j` the mean
-  of `f` over the draws other than `j`:
+  It is unbiased and needs no further evaluation of `f`. Let `B` be the sum of
+  `q f` over the summed atoms, `R = q(rest)`, `M` the number of draws and `mu_j`
+  the mean of `f` over the draws other than `j`:
 
   ```none
   'rest':   b_j = mu_j                    aims at E[f | rest]
@@ -31,13 +31,13 @@ class LeaveOneOut(Baseline):
   approaches 'all' only if `mu_j` is a single draw and the rest is heavy.
 
   With one draw there is no other draw. Every form then uses a mean of `f` over
-  the summed atoms, with weights in proportion to `1 / q`, because the least
-  probable of them resemble the rest most.
+  the summed atoms, with weights proportional to `1 / q`, because the least
+  probable of these atoms resemble the rest most.
 
   The table shows the variance divided by that of the better of 'rest' and
-  'all', by enumeration of 41,755 problems (3 to 10 values, 1 to 5 of them
-  summed, flat to concentrated `q`; `f` random, shifted, with outliers, low
-  where `q` is high):
+  'all'. We enumerated 41,755 problems (3 to 10 values, 1 to 5 of them summed,
+  flat to concentrated `q`; `f` random, shifted, with outliers, or low where `q`
+  is high):
 
   ```none
             geometric mean   median    95 %    99 %   largest
@@ -48,14 +48,14 @@ class LeaveOneOut(Baseline):
   ```
 
   If `f` happens to be constant on the rest, 'rest' has no variance at all and
-  the other forms have some, so their largest ratios are not bounded. The excess
-  of 'mixed' is small: in units of `R^2 Var[f] / M` it is at most 0.11 above
-  'rest'; for 'all' it is up to 7.9. With one draw (23,491 problems) we compared
-  `b = 0`, `B`, `B / (1 - R)` and the mean with weights in proportion to
-  `1 / q`. Their variances, divided by the least of the four, have geometric
-  means 3.6, 2.5, 1.9 and 1.6, and 95 % quantiles 170, 32, 17 and 11, in this
-  order. The command for all figures is
-  `python -m examples.benchmarks.leave_one_out`.
+  the other forms have some, so their largest ratios are not bounded. In units
+  of `R^2 Var[f] / M`, the variance of 'mixed' exceeds that of 'rest' by at most
+  0.11, and the variance of 'all' exceeds it by up to 7.9. With one draw (23,491
+  problems) we compared `b = 0`, `B`, `B / (1 - R)` and the mean with weights
+  proportional to `1 / q`. Their variances, divided by the least of the four,
+  have geometric means 3.6, 2.5, 1.9 and 1.6, and 95 % quantiles 170, 32, 17 and
+  11, in this order. The command `python -m examples.benchmarks.leave_one_out`
+  computes all these figures.
 
   #### Examples
 
@@ -118,10 +118,10 @@ class LeaveOneOut(Baseline):
       share = tf.ones_like(rest)
     else:
       share = tf.math.divide_no_nan(rest, 2.0 * (parts.num_draws - 1.0) ** 2)
-    # The coefficients give the levels of the three forms, and an added
-    # constant c raises each of them by c.
+    # With these shares, this is the level of each form. A constant that is
+    # added to `f` raises the level by the same constant.
     level = share * summed + (1.0 - share * parts.summed_weight) * others
-    # The level of a row with a single draw.
+    # A row with a single draw uses this level.
     alone = parts.mean_of_summed(value)
     return Correction(
       parts.level(tf.where(parts.num_draws > 1.0, level, alone))

@@ -17,11 +17,12 @@ class Optimal(Baseline):
   b = E[f |s|^2] / E[|s|^2],    s = score with respect to the logits
   ```
 
-  Unbiased; needs no further evaluation of `f`. The expectations for draw `j`
-  sum the summed atoms exactly and average over the draws other than `j`. The
-  original in [1] estimates the ratio from the same draws that it corrects,
-  which biases the gradient. Families without logits use the score w.r.t. the
-  natural parameter (log-rate and so on); products use the scores of all sites.
+  It is unbiased and needs no further evaluation of `f`. For draw `j`, both
+  expectations sum over the summed atoms exactly and average over the draws
+  other than `j`. The original in [1] estimates the ratio from the same draws
+  that it corrects, which biases the gradient. Families without logits use the
+  score w.r.t. the natural parameter (log-rate and so on); products use the
+  scores of all sites.
 
   #### Examples
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Designs choose the atoms of an estimate and their weights."""
+"""Defines the designs, which choose atoms and their weights."""
 
 from tfp_rb.designs.atoms import (
   Atoms,

@@ -14,10 +14,10 @@ Values with `p_i = 1` are summed. The others are chosen in one of two ways:
 
 * Most rows share one systematic sample [1], which includes exactly as many
   values as are left, each at most once if `p_i < 1`. The level of such a row,
-  `f` at its summed values, is a poor baseline if the row is flat.
+  which is `f` at its summed values, is a poor baseline if the row is flat.
 * A flat row gets its whole share of evaluations as independent draws, so that
-  each draw has the mean of the other draws as its baseline. If its best value
-  has less mass than a draw, that value is drawn like the others.
+  each draw has the mean of the other draws as its baseline. If the best value
+  of the row has less mass than a draw, it is drawn like the others.
 
 All decisions depend on the probabilities only, so they cause no bias.
 
@@ -66,11 +66,12 @@ class Cells(NamedTuple):
 
 
 class Allocation(NamedTuple):
-  """Holds how the evaluations are spent. Nothing here is random.
+  """Describes how the evaluations are spent, which does not depend on draws.
 
   Attributes:
-    certain: `int32` `Tensor` of shape `[B C]`, how many cells up to this one
-      have `p_i = 1`. A cell is numbered `row * C + column`.
+    certain: `int32` `Tensor` of shape `[B C]`, the number of cells up to and
+      including this one that have `p_i = 1`. A cell has the index
+      `row * C + column`.
     num_certain: `int32` scalar, the number of these cells.
     is_summed: Boolean `Tensor` of shape `[B, C]`.
     num_draws: `int32` `Tensor` of shape `[B]`, the number of independent draws;
@@ -78,9 +79,9 @@ class Allocation(NamedTuple):
     draws_best: Boolean `Tensor` of shape `[B]`, whether the row spends its own
       evaluation on one of these draws. Other rows spend it on their best value.
     masses: `float64` `Tensor` of shape `[B, C]`, masses of the cells from which
-      the draws of a row are taken, cumulated along the row.
-    line: `float64` `Tensor` of shape `[B C]`, the cumulated `p_i` of the cells
-      that the systematic sample is taken from.
+      the draws of a row are taken, cumulative along the row.
+    line: `float64` `Tensor` of shape `[B C]`, the cumulative sum of `p_i` over
+      the cells from which the systematic sample is taken.
     num_points: `int32` scalar, the size of that sample and the end of `line`.
     level: `float64` scalar, `a_i / p_i` of those cells.
   """
@@ -97,15 +98,17 @@ class Allocation(NamedTuple):
 
 
 class Selection(NamedTuple):
-  """Holds where `f` is evaluated: Tensors of shape `[N]`, the rows' own first.
+  """Holds the slots at which `f` is evaluated, first the own slot of each row.
+
+  All attributes are Tensors of shape `[N]`.
 
   Attributes:
     cell: `int32`, the cell.
     rank: `int32`, distinguishes the values that come from the same cell of
       unlisted values.
-    weights: `float64`, 0 at slots that nothing needs.
+    weights: `float64`, 0 at unused slots.
     is_summed: Boolean, whether the value is included for certain.
-    is_draw: Boolean, whether it is one of the independent draws of its row.
+    is_draw: Boolean, whether the value is an independent draw of its row.
   """
 
   cell: tf.Tensor
@@ -161,12 +164,13 @@ def allocate(cells, num_left):
 def _certain(cells, priority, num_left):
   """Returns which cells have `p_i = 1`, Booleans of shape `[B, C]`.
 
-  If some cells are certain, the others share what is left, which lowers `c` and
-  may make further cells certain. The few rounds cost less than a sort.
+  If some cells are certain, the others share the evaluations that are left.
+  This lowers `c` and may make further cells certain. The loop needs few rounds,
+  which cost less than a sort.
   """
   total = tf.cast(num_left, tf.float64)
   listed = priority
-  if cells.has_rest:  # No evaluation covers the values that are not listed.
+  if cells.has_rest:  # No single evaluation covers all unlisted values.
     listed = tf.concat([priority[:, :-1], tf.zeros_like(priority[:, :1])], 1)
 
   def is_certain(level):
@@ -193,7 +197,7 @@ def _certain(cells, priority, num_left):
 
 
 class _Split(NamedTuple):
-  """Splits the rows: those with independent draws, and those that share."""
+  """Describes which rows get independent draws and which share the sample."""
 
   is_drawn: tf.Tensor  # [B]
   draws_best: tf.Tensor  # [B]
@@ -238,6 +242,7 @@ def _split(cells, priority, is_certain, num_open):
     is_drawn = tf.where(is_possible, rows, is_drawn)
     num_points = tf.where(is_possible, points, num_points)
     surplus = tf.where(is_possible, left, surplus)
+  # The small constant keeps a share positive if the number equals the least.
   share = _where(is_drawn, number + 1e-6 - tf.cast(least, tf.float64))
   further = _where(is_drawn, least) + _round_shares(share, surplus)
   if cells.has_rest:
@@ -274,7 +279,7 @@ def _drawing_pays(cells, priority, expected, level, draws_best):
 
 
 def _round_shares(share, total):
-  """Returns integers that sum to `total`, about in proportion to shares.
+  """Returns integers that sum to `total`, roughly proportional to `share`.
 
   Args:
     share: `float64` `Tensor` of shape `[B]`; a negative one counts as 0.
@@ -323,7 +328,7 @@ def select(cells, allocation, num_left, u):
   certain = tf.searchsorted(allocation.certain, slot + 1)
   certain = tf.minimum(certain, tf.size(allocation.certain) - 1)
   is_certain = draw < 0
-  # Join the rows' own slots and the others to Tensors of shape [N].
+  # Concatenate the rows' own slots and the others into Tensors of shape [N].
   join = lambda of_rows, others: tf.concat([of_rows, others], axis=0)
   is_draw = join(allocation.draws_best, is_draw)
   is_summed = join(~allocation.draws_best, is_certain)
@@ -334,7 +339,7 @@ def select(cells, allocation, num_left, u):
   )
   mass = tf.gather(tf.reshape(cells.weights, [-1]), cell)
   importance = tf.gather(tf.reshape(cells.importance, [-1]), cell)
-  # This equals `w / p`, which would be inaccurate because both may be tiny.
+  # This equals `w / p`, which would be inaccurate if both are tiny.
   weights = tf.math.divide_no_nan(allocation.level, importance)
   weights = _where(join(tf.zeros_like(own), point) >= 0, weights)
   weights = tf.where(is_draw, share, tf.where(is_summed, mass, weights))
@@ -345,7 +350,7 @@ def _find_draws(allocation, rows, u):
   """Draws a cell from each given row, and returns it with its weight."""
   cumulated = tf.gather(allocation.masses, rows)  # [N, C]
   mass = cumulated[:, -1]
-  # Rounding must not lead beyond the last cell that has a mass.
+  # Rounding must not lead beyond the last cell with positive mass.
   target = tf.minimum(u * mass, mass * (1.0 - 2.0**-52))
   is_before = cumulated <= target[:, tf.newaxis]
   column = tf.reduce_sum(tf.cast(is_before, tf.int32), axis=1)

@@ -26,8 +26,8 @@ __all__ = [
   'whole_of',
 ]
 
-# A distribution as estimators and designs see it: the partition with k = 0,
-# whose rest is the whole support.
+# Estimators and designs see a distribution as its partition with k = 0, whose
+# rest is the whole support.
 Whole: TypeAlias = Partition
 
 
@@ -36,9 +36,10 @@ class Pool(NamedTuple):
 
   Attributes:
     rows: `int32` `Tensor` of shape `[N]`, an index into the flattened batch.
-    anchors: `Tensor` of shape `[N]`. For the summed atoms of a row, these are
-      their probabilities, divided by the sum over these atoms; for all other
-      atoms, 0. So the sum of `anchors * f` over a row is a constant.
+    anchors: `Tensor` of shape `[N]`. The anchor of a summed atom is its
+      probability, divided by the sum over the summed atoms of its row. The
+      anchor of any other atom is 0. So the sum of `anchors * f` over a row is a
+      constant.
     is_draw: Boolean `Tensor` of shape `[N]`, whether an atom is one of several
       independent draws of its row.
   """
@@ -49,7 +50,7 @@ class Pool(NamedTuple):
 
 
 class Atoms(NamedTuple):
-  """Points `z_i` and weights `w_i` of an estimate `sum_i w_i g(z_i)`.
+  """Holds points `z_i` and weights `w_i` of an estimate `sum_i w_i g(z_i)`.
 
   The summed atoms come first along the first axis, then the draws.
 
@@ -123,7 +124,7 @@ def draw(whole: Whole, num_draws: int, seed: StatelessSeed) -> Atoms:
   Returns:
     atoms: `Atoms` with `num_summed=0` and weights `1 / num_draws`.
   """
-  # Nothing is summed in the whole, so its rest is everything.
+  # The whole partition sums no value, so its rest is the whole support.
   values = whole.draw_rest(num_draws, seed)  # [m] + batch_shape + event_shape
   log_prob = whole.log_prob(values)  # [m] + batch_shape
   weights = tf.fill(
@@ -148,8 +149,8 @@ def make_atoms(
 ) -> Atoms:
   """Returns `Atoms` in which the mode replaces every atom of weight 0.
 
-  So `f`, its derivative and that of `log q` are never evaluated at a value that
-  cannot occur, and a weight of 0 always multiplies finite numbers.
+  So neither `f` nor the derivatives of `f` and `log q` are ever evaluated at a
+  value that cannot occur, and a weight of 0 always multiplies finite numbers.
 
   Args:
     whole: The whole `Partition`.

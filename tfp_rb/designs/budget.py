@@ -11,8 +11,8 @@ from tfp_rb.internal.types import StatelessSeed
 
 __all__ = ['atoms_of_budget']
 
-# The tolerance of `_some_row_sums`. Rounding must not make it miss a row that
-# sums values.
+# The tolerance of `_some_row_sums`, which must not miss a row that sums values
+# because of rounding.
 _SLACK = 1e-3
 
 
@@ -21,7 +21,7 @@ def atoms_of_budget(whole: Whole, budget: int, seed: StatelessSeed) -> Atoms:
 
   A row that sums `k` of `N` atoms draws the other `N - k` from its rest. If the
   search for the best values is costly, as in a product of many sites, it runs
-  only if a row of the batch sums any.
+  only if a row of the batch sums at least one value.
 
   Args:
     whole: The whole `Partition`.
@@ -62,7 +62,7 @@ def atoms_of_budget(whole: Whole, budget: int, seed: StatelessSeed) -> Atoms:
   values, weights, num_summed = tf.cond(
     _some_row_sums(whole, budget), searched, drawn
   )
-  # Stop the gradient of the conditional, which would have branches, too.
+  # Stop the gradient, because the gradient of `tf.cond` is another `tf.cond`.
   weights = tf.stop_gradient(weights)
   log_prob = whole.log_prob(values)  # [N] + batch_shape
   return Atoms(values, weights, log_prob, num_summed, partition=whole)
@@ -95,7 +95,7 @@ def _searched(whole: Whole, budget: int, seed: StatelessSeed) -> Atoms:
   # single draw, and k minimises this bound.
   bound = left / tf.cast(num_atoms - slots, left.dtype)
   num_summed = tf.argmin(bound, axis=0, output_type=tf.int32)  # batch_shape
-  # Only k = N sums everything, which is right only if the rest is empty.
+  # If the rest is empty, sum all N values, which is not among these k.
   num_summed = tf.where(rest > 0.0, num_summed, num_atoms)
   split = best.truncated(num_summed)
   # Shapes are static, so every row draws N values and ignores its first k.

@@ -30,7 +30,7 @@ POOL = 'pool_of_{}_rows'
 
 def pool_scope(num_rows: int | tf.Tensor) -> Any:
   """Returns a name scope that lets diagnostics find the number of rows."""
-  # If the number is unknown while tracing, it cannot be part of a name.
+  # A number that is unknown while tracing cannot be part of a name.
   if tf.is_tensor(num_rows):
     return contextlib.nullcontext()
   return tf.name_scope(POOL.format(num_rows))
@@ -73,12 +73,12 @@ def serve_rows(
   """Returns `f(z, rows)` as a function of atoms that have a batch.
 
   Args:
-    f: Callable of values `[n] + event_shape` and rows `int32[n]`, an index into
-      the flattened batch; returns `[n]`.
+    f: Callable that maps values `[n] + event_shape` and rows `int32[n]`,
+      indices into the flattened batch, to `[n]`.
     batch_shape: The batch shape, a list of ints and scalar Tensors.
 
   Returns:
-    f: Callable of atoms, `[m] + batch_shape + event_shape` to
+    f: Callable that maps atoms `[m] + batch_shape + event_shape` to
       `[m] + batch_shape`.
   """
   num_rows = shapes.size(batch_shape)
@@ -162,11 +162,11 @@ class CheckedIntegrand:
       raise ValueError(message)
     if result.shape.is_fully_defined() and expected.is_fully_defined():
       return result
-    # Where a size is unknown while tracing, [m, 1] would pass the check above
-    # and be broadcast silently.
+    # If a size is unknown while tracing, [m, 1] would pass the check above and
+    # be broadcast silently.
     is_right = tf.debugging.assert_equal(
       tf.shape(result), tf.stack(shape), message=message
     )
     with tf.control_dependencies([is_right]):
-      # XLA leaves out assertions, but it refuses to reshape [m, 1] to more.
+      # XLA drops assertions, but refuses to reshape [m, 1] to a larger shape.
       return tf.ensure_shape(tf.reshape(result, tf.stack(shape)), expected)

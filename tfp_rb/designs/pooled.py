@@ -56,14 +56,14 @@ def offer(whole, num_candidates, row_weights):
   num_rows = shapes.size(whole.batch_shape)
   by_row = lambda x: tf.transpose(tf.reshape(x, [shapes.leading(x), num_rows]))
   weights = tf.cast(by_row(listed.weights), tf.float64)  # [B, k]
-  # The norm of the score of a table, |e_z - q|. That of a natural parameter can
-  # be 0 at a possible value, which would then never be included.
+  # Use the norm of the score of a table, |e_z - q|. The score of a natural
+  # parameter can be 0 at a possible value, which would then never be included.
   collision = tf.reduce_sum(weights**2, axis=1, keepdims=True)
   scores = tf.sqrt(1.0 - 2.0 * weights + collision)
   if listed.has_rest:
     rest = tf.cast(by_row(listed.rest_weight[tf.newaxis]), tf.float64)
     weights = tf.concat([weights, rest], axis=1)  # [B, C]
-    # Each value of the rest has little mass, so its score is about this long.
+    # Each value of the rest has little mass, so its score has about this norm.
     scores = tf.concat([scores, tf.sqrt(1.0 + collision)], axis=1)
   if row_weights is not None:
     scores *= _floored(tf.reshape(row_weights, [num_rows, 1]))
@@ -74,10 +74,10 @@ def offer(whole, num_candidates, row_weights):
 def _floored(row_weights):
   """Returns the weights of rows in float64, with a positive lower bound."""
   rows = tf.abs(tf.cast(row_weights, tf.float64))
-  # Their common scale must not overflow, and does not matter.
+  # Only ratios matter, so divide by the maximum: the sums must not overflow.
   rows = tf.math.divide_no_nan(rows, tf.reduce_max(rows))
   least = _LEAST_ROW_WEIGHT * tf.reduce_mean(rows)
-  # Where all weights are 0, all rows count alike.
+  # If all weights are 0, all rows count equally.
   return tf.where(least > 0.0, tf.maximum(rows, least), tf.ones_like(rows))
 
 
@@ -95,13 +95,13 @@ def include(whole, candidates, num_atoms, u, seed):
     whole: The whole `Partition`.
     candidates: `Candidates`.
     num_atoms: `N`, a Python `int` or a scalar `Tensor`, larger than the number
-      of rows `B` unless that is 0.
+      of rows `B` unless `B` is 0.
     u: `float64` `Tensor` of shape `[1 + N]`, uniform in (0, 1).
-    seed: Stateless seed of the draws from the rests, if there are any.
+    seed: Stateless seed for draws from the rest of each row, if there is one.
 
   Returns:
     atoms: `Atoms` with values of shape `[N] + event_shape`, and with a `pool`.
-      Their `num_summed` is `B`: the others may be draws.
+      Their `num_summed` is `B`, because the other atoms may be draws.
   """
   cells = candidates.cells
   num_rows, num_cells = shapes.as_list(cells.weights)
@@ -145,7 +145,7 @@ def _gather(whole, listed, chosen, is_used, seed):
   # Each draw beyond the list has its own column.
   rank = tf.minimum(chosen.rank, allocation.MOST_DRAWS - 1)
   column = tf.where(column < num_listed, column, num_listed + rank)
-  # Nothing is evaluated at an impossible value: the best one replaces it.
+  # `f` must not be evaluated at an impossible value: the best one replaces it.
   column = tf.where(is_used, column, tf.zeros_like(column))
   position = column * num_rows + row
   values = _possible(whole, listed, values)
@@ -187,14 +187,14 @@ def outcomes(candidates, num_atoms, most_outcomes):
 
 
 def sum_by_row(x, rows, num_rows):
-  """Sums atoms of shape `[N]` to rows of shape `[B]`."""
+  """Sums `x` over the atoms of each row, from shape `[N]` to `[B]`."""
   size = x.shape[0]
   if (
     isinstance(num_rows, int)
     and size is not None
     and num_rows * size <= _MOST_MASKED
   ):
-    # XLA runs a segment sum on a CPU as a loop over the atoms.
+    # On a CPU, XLA runs a segment sum as a slow loop over the atoms.
     is_own = rows == tf.range(num_rows)[:, tf.newaxis]  # [B, N]
     return tf.reduce_sum(tf.where(is_own, x, tf.zeros_like(x)), axis=1)
   return tf.math.unsorted_segment_sum(x, rows, num_rows)
@@ -204,16 +204,17 @@ class PooledIntegrand:
   """Evaluates `f` at the atoms of a pool, and subtracts a level for each row.
 
   The level of a row is the mean of `f` over the atoms that are summed. In a row
-  with independent draws it is, for a draw, the mean over the other draws, and
-  for a summed atom the mean over all draws. Neither causes a bias. An estimator
-  may add a baseline, which is then an offset to the level.
+  with independent draws, each draw has its own level, the mean over the other
+  draws, and the level of a summed atom is the mean over all draws. None of
+  these levels causes a bias. If the estimator has a baseline, the baseline is
+  an offset to the level.
   """
 
   def __init__(self, f, atoms):
     """Stores the function.
 
     Args:
-      f: Callable of atoms, `[N] + event_shape` to `[N]`.
+      f: Callable that maps atoms `[N] + event_shape` to `[N]`.
       atoms: `Atoms` with a `pool`.
     """
     self.name = getattr(f, 'name', 'f')
@@ -237,6 +238,7 @@ class PooledIntegrand:
     anchored = of_row(tf.cast(anchors, signal.dtype) * signal)
     draws = tf.cast(is_draw, signal.dtype)
     number, total = of_row(draws), of_row(draws * signal)
-    # A draw gets the mean over the other draws, a summed atom that over all.
+    # A draw gets the mean over the other draws; a summed atom gets the mean
+    # over all draws, because its own entry in `draws` is 0.
     mean = tf.math.divide_no_nan(total - draws * signal, number - draws)
     return tf.where(number > 0.0, mean, anchored)

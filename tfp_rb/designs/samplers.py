@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws from the rest: independently, dependently, or without replacement."""
+"""Defines the samplers, which draw from the rest of a partition."""
 
 import abc
 from collections.abc import Callable
@@ -26,14 +26,14 @@ __all__ = [
 
 
 class Draws(NamedTuple):
-  """Draws from the rest, and the weights that average over them.
+  """Holds draws from the rest, and the weights that average over them.
 
   Attributes:
     values: `Tensor` of shape `[M] + batch_shape + event_shape`.
     shares: `Tensor` of shape `[M] + batch_shape`, constants that sum to 1. The
       estimate of the mean of `x` over the rest is `sum_j shares[j] x[j]`.
-    mean_of_others: Callable as in `Atoms`, but for the draws alone; `None` if
-      they are independent.
+    mean_of_others: Callable as in `Atoms`, but for the draws alone. It is
+      `None` if the draws are independent.
   """
 
   values: tf.Tensor
@@ -91,9 +91,9 @@ def check_sampler(sampler: Any) -> None:
 
 
 class IID(Sampler):
-  """Draws independently; this is the default.
+  """Draws independently, which is the default.
 
-  Unbiased with every estimator and every baseline.
+  This sampler is unbiased with every estimator and every baseline.
 
   #### Examples
 
@@ -119,17 +119,17 @@ class IID(Sampler):
 class Antithetic(Sampler):
   """Draws in pairs: one draw from the uniforms `u`, the other from `1 - u`.
 
-  The first `ceil(M / 2)` draws come from independent uniforms, draw
-  `ceil(M / 2) + i` from one minus the uniforms of draw `i`. In a product, every
+  The first `ceil(M / 2)` draws come from independent uniforms. Draw
+  `ceil(M / 2) + i` uses one minus the uniforms of draw `i`. In a product, every
   site has its own uniforms. Each draw alone follows `q` given the rest, so this
-  is unbiased with every estimator, and with every baseline except `Optimal`.
-  `LeaveOneOut` then averages over the draws of the other pairs, so it needs at
-  least three draws.
+  sampler is unbiased with every estimator, and with every baseline except
+  `Optimal`. `LeaveOneOut` then averages over the draws of the other pairs, so
+  it needs at least three draws.
 
-  This helps if `f` is nearly monotone in each uniform: the errors of a pair
-  then cancel in the value. In the gradient they may not cancel, because the
-  score changes its sign as well. For bits, use `tfp_rb.DisARM`, whose gradient
-  is made for such pairs.
+  Antithetic draws help if `f` is nearly monotone in each uniform: the errors of
+  a pair then cancel in the value. In the gradient they may not cancel, because
+  the score changes its sign as well. For bits, use `tfp_rb.DisARM`, whose
+  gradient is designed for such pairs.
 
   #### Examples
 
@@ -185,13 +185,14 @@ class Antithetic(Sampler):
 class Stratified(Sampler):
   """Draws one value from each of `M` equal shares of the mass of the rest.
 
-  Unbiased with every estimator, and with every baseline except `LeaveOneOut`
-  and `Optimal`, which need the mean over the other draws given one of them.
-  Each draw alone follows `q` given the rest. Some families make a draw from
-  several uniforms (a block and a place in it; the sites of a product). Each of
-  these is stratified, in its own random order. The variance can then exceed
-  that of independent draws, by a factor of at most `M / (M - 1)`; with a single
-  uniform per draw it cannot.
+  This sampler is unbiased with every estimator, and with every baseline except
+  `LeaveOneOut` and `Optimal`, which need the mean over the other draws given
+  one of them. Each draw alone follows `q` given the rest. Some families make a
+  draw from several uniforms (one for a block and one for a place in it, or one
+  for each site of a product). Each of these uniforms is stratified, in its own
+  random order. The variance can then exceed that of independent draws, by a
+  factor of at most `M / (M - 1)`. With a single uniform per draw, the variance
+  never exceeds that of independent draws.
 
   #### Examples
 
@@ -223,19 +224,19 @@ class Stratified(Sampler):
       random.stratified_uniform(shape, seed)
     )
 
-    # The error is raised only if a baseline needs this mean; others work.
+    # Raise only when a baseline needs this mean: other baselines work.
     def mean_of_others(x: tf.Tensor) -> tf.Tensor:
       raise ValueError(
         '`sampler` must draw independently or without replacement with '
         '`baselines.LeaveOneOut`; got `samplers.Stratified()`, whose draws '
-        'avoid the stratum of each other. Use another baseline, e.g. '
+        'depend on each other. Use another baseline, e.g. '
         '`baselines.IndependentSample()`, or another sampler.'
       )
 
     return Draws(
       values,
       _equal_shares(partition, num_draws),
-      # With a single draw there is no other draw on which it could depend.
+      # A single draw is independent, because there is no other draw.
       mean_of_others if num_draws > 1 else None,
     )
 
@@ -244,15 +245,16 @@ class WithoutReplacement(Sampler):
   """Draws distinct values, weighted so that their order does not matter.
 
   ```none
-  share of s = probability that s was the first, given the set that was drawn
+  share of s = probability that s was drawn first, given the set of all draws
   ```
 
-  Unbiased with every estimator and every baseline except `Optimal`. The
-  variance is never larger than that of a single draw. With `num_summed=0` this
-  is the unordered set estimator of [1], and `baselines.LeaveOneOut()` is its
-  built-in baseline; `num_summed=k` adds the summed atoms. `f` is never
-  evaluated twice at one value. This helps most where the rest is spread over
-  few values, and makes no difference where it is spread over very many.
+  This sampler is unbiased with every estimator and every baseline except
+  `Optimal`. The variance is never larger than that of a single draw. With
+  `num_summed=0` this is the unordered set estimator of [1], and
+  `baselines.LeaveOneOut()` is its built-in baseline; `num_summed=k` adds the
+  summed atoms. `f` is never evaluated twice at the same value. This sampler
+  helps most if the rest is spread over few values, and makes no difference if
+  the rest is spread over very many.
 
   The shares need a recursion over all subsets of the draws, so you can draw at
   most 8 values.
@@ -304,7 +306,8 @@ class WithoutReplacement(Sampler):
       )
     rest, is_possible = _draw_distinct(partition, num_draws, seed)
     values = rest.values[num_summed:]  # [M] + batch_shape + event_shape
-    # Probabilities given the rest: the law `p` of the first draw in [1].
+    # Divide by the mass of the rest, to get the probabilities `p` of the first
+    # draw.
     log_rest = partition.log_rest
     log_probs = tf.where(
       is_possible,
@@ -339,8 +342,8 @@ def _draw_distinct(
     seed: Stateless seed, `int32[2]`.
 
   Returns:
-    rest: The `Partition` into the values of `partition`, the draws after them,
-      and what is left.
+    rest: The `Partition` that lists the values of `partition` and then the
+      draws; its rest is what remains.
     is_possible: Boolean `Tensor` of shape `[M] + batch_shape`, `False` where
       nothing was left to draw.
   """
@@ -350,12 +353,12 @@ def _draw_distinct(
   )
   taken = None
   for draw_seed in random.split_seed(seed, n=num_draws):
-    # A row whose rest is empty draws some value, which gets weight 0.
+    # A row whose rest is empty draws an arbitrary value, which gets weight 0.
     is_possible.append(rest.rest_weight > 0.0)
     value = rest.draw_rest(1, draw_seed)
     if taken is None:
       # A listed value without weight is arbitrary and may be part of the rest.
-      # The first draw takes its place, because it is excluded anyway.
+      # Put the first draw in its place, because that draw is excluded anyway.
       taken = tf.where(has_weight, partition.values, value)
     taken = tf.concat([taken, value], axis=0)
     rest = partition.excluding(taken)
@@ -369,8 +372,8 @@ def _num_uniforms(
   if partition.num_uniforms is None:
     raise NotImplementedError(
       f'`samplers.{type(sampler).__name__}` requires a partition that draws '
-      f'from uniforms; that of `{type(distribution).__name__}` draws from a '
-      'seed. Use `samplers.IID()`.'
+      f'from uniforms; the partition of `{type(distribution).__name__}` draws '
+      'from a seed. Use `samplers.IID()`.'
     )
   return partition.num_uniforms
 

@@ -14,7 +14,7 @@ __all__ = ['KnownIntegrand', 'SiteIntegrand', 'known_integrands']
 def known_integrands(
   f: Integrand, atoms: SiteAtoms, sites_per_call: int | None
 ) -> list['KnownIntegrand']:
-  """Evaluates `f` at all atoms, at the joint value once for all sites.
+  """Evaluates `f` at all atoms, but only once at the shared joint value.
 
   Args:
     f: Callable of joint atoms.
@@ -81,7 +81,7 @@ def _of_groups(x: tf.Tensor, atoms: SiteAtoms) -> list[tf.Tensor]:
 class KnownIntegrand:
   """Holds `f` at the atoms of the sites and at the draws of a baseline.
 
-  It serves estimators that evaluate `f` only there, see
+  It serves estimators that evaluate `f` nowhere else; see
   `GradientEstimator.evaluates_only_atoms`.
   """
 
@@ -94,16 +94,16 @@ class KnownIntegrand:
 
   def evaluate(self, x: tf.Tensor) -> Evaluation:
     """Returns the `Evaluation` at values of the sites."""
-    del x  # It holds the atoms, followed by the draws of the baseline.
+    del x  # `x` holds the atoms and draws at which `f` is already known.
     return self._known
 
 
 class SiteIntegrand:
-  """Calls `f` as a function of one site, with the others at a joint value.
+  """Calls `f` as a function of one site, with the others at the joint value.
 
-  Takes `[n] + batch_shape + [S] + event_shape_of_site` and returns
+  It maps `[n] + batch_shape + [S] + event_shape_of_site` to
   `[n] + batch_shape + [S]`. It serves the estimators that evaluate `f` between
-  the atoms, or differentiate it w.r.t. them.
+  the atoms, or differentiate `f` w.r.t. the atoms.
   """
 
   def __init__(
@@ -124,8 +124,8 @@ class SiteIntegrand:
     self.name = getattr(f, 'name', 'f')
     self._f = f
     self._sites = sites
-    # Each site contributes its own full slope, so the others must not add to
-    # it: they would double the gradient w.r.t. a shift.
+    # Each site contributes its own full gradient through its atoms. A gradient
+    # through the joint value would count a shift of the distribution twice.
     self._joint = tf.stop_gradient(atoms.joint)
     self._num_sites = float(atoms.num_sites)
     self._sites_per_call = sites_per_call

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Atoms that change one site of a product at a time."""
+"""Defines atoms that change one site of a product at a time."""
 
 from typing import NamedTuple
 
@@ -29,8 +29,8 @@ class SiteAtoms(NamedTuple):
   Attributes:
     values: `Tensor` of shape `[m] + batch_shape + event_shape`, the points at
       which `f` is evaluated. If the joint value is shared, it comes first. The
-      groups follow each other; in a group of `S` sites, value `i` of site `s`
-      has index `i S + s`.
+      values of each group follow those of the group before. In a group of `S`
+      sites, value `i` of site `s` has index `i S + s`.
     weights: `Tensor` of shape `[m] + batch_shape`. The value of an estimate is
       the mean over all sites.
     joint: `Tensor` of shape `[1] + batch_shape + event_shape`, the joint value.
@@ -38,8 +38,9 @@ class SiteAtoms(NamedTuple):
     of_groups: List of `Atoms`, one for each group, with the batch
       `batch_shape + [S]`.
     shared: List of `int32` `Tensor`s of shape `[1] + batch_shape + [S]`, one
-      for each group: which atom of a site is the joint value. It is not among
-      the `values` of the site. `None` if every site has all its atoms there.
+      for each group: the index of the atom of a site that is the joint value.
+      `values` does not repeat this atom for the site. `None` if `values` lists
+      all atoms of every site.
   """
 
   values: tf.Tensor
@@ -63,7 +64,7 @@ class SiteAtoms(NamedTuple):
 def every_site_atom(
   joint: tf.Tensor, groups: list['Sites'], of_groups: list[Atoms]
 ) -> SiteAtoms:
-  """Returns the `SiteAtoms` in which every site has all its atoms.
+  """Returns the `SiteAtoms` that list all atoms of every site.
 
   Args:
     joint: `Tensor` of shape `[1] + batch_shape + event_shape`.
@@ -126,7 +127,8 @@ def _site_atoms(
   num_sites = sum(sites.size for sites in groups)
   return SiteAtoms(
     values=tf.concat(values, axis=0),
-    # The weights of each site sum to 1, and those of all points as well.
+    # The weights of each site sum to 1, so divide by the number of sites to
+    # make the weights of all points sum to 1.
     weights=total / tf.cast(num_sites, dtype),
     joint=joint,
     groups=groups,
@@ -139,9 +141,9 @@ class JointFirst(Sampler):
   """Draws from the rest of each site; the joint value is the first draw.
 
   If a site's symbol in the joint value is not summed, that symbol is a draw
-  from the rest, independent of the other sites. It serves as the first draw,
-  because `f` is evaluated at the joint value anyway. If the symbol is summed,
-  the first draw is a new one.
+  from the rest, independent of the other sites. The symbol serves as the first
+  draw, because `f` is evaluated at the joint value anyway. If the symbol is
+  summed, a new draw becomes the first one.
   """
 
   def __init__(self, own: tf.Tensor, name: str | None = None) -> None:
@@ -165,7 +167,7 @@ class JointFirst(Sampler):
     draws = IID().draw(distribution, partition, num_draws, seed)
     batch_rank = draws.shares.shape.rank
     is_listed = _is_same(partition.values, self.own, batch_rank)
-    # A listed value without weight is arbitrary, and not summed.
+    # A listed value without weight is arbitrary, and it is not summed.
     is_listed &= partition.log_weights > -np.inf
     is_summed = tf.reduce_any(is_listed, axis=0, keepdims=True)
     first = tf.where(
@@ -235,13 +237,13 @@ class Sites:
   """Holds a group of `S` sites: the last batch dimension of one factor.
 
   Values of sites have shape `[n] + batch_shape + [S] + event_shape_of_site`,
-  joint values `[n] + batch_shape + event_shape`.
+  and joint values have shape `[n] + batch_shape + event_shape`.
 
   Attributes:
     partition: The whole `Partition` of the sites.
     size: Python `int`, `S`.
-    are_dependent: Python `bool`, whether the law of a site depends on the
-      values of others.
+    are_dependent: Python `bool`, whether the distribution of a site depends on
+      the values of other sites.
   """
 
   def __init__(self, group: SiteGroup, are_dependent: bool = False) -> None:
@@ -262,7 +264,7 @@ class Sites:
     return self._group.extract(joint)
 
   def index_of(self, joint: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-    """Returns which value of each site the joint value has there.
+    """Returns, for each site, which of `values` the joint value has there.
 
     Args:
       joint: `Tensor` of shape `[1] + batch_shape + event_shape`.
@@ -284,10 +286,11 @@ class Sites:
     return self.flatten(self.substitute(joint, x))
 
   def points_of_extra(self, joint: tf.Tensor, extra: tf.Tensor) -> tf.Tensor:
-    """Returns the points of the draws of a baseline.
+    """Returns the points at which a baseline evaluates `f`.
 
-    Sites that depend on each other get joint draws. Others change one site of
-    the joint value at a time, so that `f` there resembles `f` at the atoms.
+    For sites that depend on each other, the points are joint draws. For other
+    sites, each point changes one site of the joint value, so that `f` at the
+    points resembles `f` at the atoms.
 
     Args:
       joint: `Tensor` of shape `[1] + batch_shape + event_shape`.
@@ -307,7 +310,7 @@ class Sites:
     return 1 if self.are_dependent else self.size
 
   def results_of_extra(self, x: tf.Tensor) -> tf.Tensor:
-    """Arranges `f` at these points as `[e] + batch_shape + [S]`."""
+    """Arranges `f` at the draws of a baseline as `[e] + batch_shape + [S]`."""
     if not self.are_dependent:
       return self.last(self.unflatten(x))
     return tf.repeat(x[..., tf.newaxis], self.size, axis=-1)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Computes probabilities of sets that are drawn without replacement.
 
-Let `p` be the law of the first draw and `S` the set that was drawn. `phi(C)` is
-the probability that the other members of `S` are drawn next, in any order, once
-the members of `C` are gone:
+Let `p` be the distribution of the first draw and `S` the set that was drawn.
+`phi(C)` is the probability that the other members of `S` are drawn next, in any
+order, once the members of `C` have been drawn:
 
 ```none
   phi(C) = sum_{s in S - C}  p(s) / (1 - p(C))  phi(C + s),      phi(S) = 1
@@ -38,11 +38,11 @@ def leave_one_out_weights(
       set.
 
   Returns:
-    first: `Tensor` of shape `[M] + batch_shape`: the probability that `s` was
-      the first, given the set. They sum to 1.
+    first: `Tensor` of shape `[M] + batch_shape`, the probability that `s` was
+      drawn first, given the set. These probabilities sum to 1.
     others: `Tensor` of shape `[M, M] + batch_shape`. `others[s, s]` is `p(s)`;
-      `others[s, t]` is `1 - p(s)` times the probability that `t` was the
-      second, given the set and that `s` was the first.
+      `others[s, t]` is `1 - p(s)` times the probability that `t` was drawn
+      second, given the set and that `s` was drawn first.
   """
   size = log_probs.shape[0]
   levels = _log_phi(log_probs, log_beyond)
@@ -72,7 +72,7 @@ def _bits(members: Iterable[int]) -> int:
 
 
 def _exp(x: tf.Tensor) -> tf.Tensor:
-  """Returns `exp(x)`, and 0 where `x` is the NaN of `-inf - -inf`."""
+  """Returns `exp(x)`, or 0 where `x` is NaN as the result of `-inf - -inf`."""
   return tf.where(tf.math.is_nan(x), tf.zeros_like(x), tf.exp(x))
 
 
@@ -86,11 +86,11 @@ def _log_phi(
     log_beyond: As in `leave_one_out_weights`.
 
   Returns:
-    log_phi: Dictionary from the bits of the members of `S` that are left to a
-      `Tensor` of `batch_shape`.
+    log_phi: Dictionary whose keys are the members of `S` that are left, as the
+      bits of an integer, and whose values are `Tensor`s of `batch_shape`.
   """
   size = log_probs.shape[0]
-  position = {0: 0}  # bits of a subset to its row in `level`
+  position = {0: 0}  # maps the bits of a subset to its row in `level`
   level = tf.zeros_like(log_beyond)[tf.newaxis]  # [subsets] + batch_shape
   found = {0: level[0]}
   # `count` is the number of members that are left.
@@ -105,7 +105,7 @@ def _log_phi(
     left = tf.reduce_logsumexp(
       tf.stack([own, tf.broadcast_to(log_beyond, tf.shape(own))]), axis=0
     )
-    # If no member that is left is possible, no further draw was needed.
+    # If all members that are left are impossible, no further draw was needed.
     level = tf.where(
       tf.math.is_finite(own),
       tf.reduce_logsumexp(drawn, axis=1) - left,

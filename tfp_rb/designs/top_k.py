@@ -61,7 +61,7 @@ def given(
   Returns:
     atoms: `Atoms`.
   """
-  best = whole.best(1)  # replaces values of weight 0
+  best = whole.best(1)  # This value replaces values of weight 0.
   chosen = _without_repeats(whole.excluding(_check_given(values, best)))
   return _sum_and_draw(whole, best, chosen, num_draws, sampler, seed)
 
@@ -116,7 +116,7 @@ def _check_given(values: Any, best: Partition) -> tf.Tensor:
 
 
 def _without_repeats(chosen: Partition) -> Partition:
-  """Sets the weight of repeated values to 0, except where they come first."""
+  """Sets the weight of a value to 0 if the list already contains it."""
   values, log_weights = chosen.values, chosen.log_weights
   size, rank = values.shape[0], log_weights.shape.rank
   same = tf.equal(values[:, tf.newaxis], values[tf.newaxis])
@@ -126,8 +126,8 @@ def _without_repeats(chosen: Partition) -> Partition:
   earlier = np.reshape(
     np.tril(np.ones([size, size], bool), -1), [size, size] + [1] * (rank - 1)
   )
-  # A partition may list one placeholder for all impossible values. It could
-  # equal a possible value, and must not take the weight from that one.
+  # A partition may list one placeholder for all impossible values. The
+  # placeholder may equal a possible value, and must not take its weight.
   is_possible = (log_weights > -np.inf)[tf.newaxis]
   is_repeated = tf.reduce_any(same & earlier & is_possible, axis=1)
   nothing = tf.constant(-np.inf, log_weights.dtype)

@@ -55,13 +55,13 @@ def variance_bounds(
                   of the least bound, Var[G_k,N-k] <= Var[g(z)] / N
   ```
 
-  The bounds hold for each component of the gradient, hence for the total
-  variance that is returned. Their proofs only require that `g` is the same
-  function at summed atoms and at draws; `g` may be biased. The baselines
+  The bounds hold for each component of the gradient, and therefore for the
+  total variance that is returned. Their proofs only require that `g` is the
+  same function at summed atoms and at draws; `g` may be biased. The baselines
   `LeaveOneOut` and `Optimal` do not meet this condition because their level
-  depends on the other draws, nor does `IndependentSample(shared=False)`, which
-  draws separate noise for each atom. The shared form meets it conditionally on
-  its extra draw.
+  depends on the other draws. Neither does `IndependentSample(shared=False)`,
+  which draws separate noise for each atom. `IndependentSample()` meets the
+  condition given its extra draw.
 
   Args:
     estimator: A `GradientEstimator` with `num_samples=1`.
@@ -146,7 +146,7 @@ def variance_bounds(
         num_samples=num_samples,
         rest_mass=mass,
         variance=share * (variance_of_one_draw(k) if k else plain),
-        bound=share * mass * plain,  # Proposition 2; 1 if there is no budget
+        bound=share * mass * plain,  # Proposition 2, or 1 without a budget
       )
     )
   return rows

@@ -103,12 +103,12 @@ def _levels(
   excess = float(summed @ above)
   if num_draws == 1:
     # There is no other draw, so the level is a mean over the summed atoms. They
-    # are possible because they are more probable than the values of the rest.
-    # The probability of a single path of a long chain can underflow to 0.
+    # are possible because they are more probable than the values of the rest,
+    # but the probability of a single path of a long chain can underflow to 0.
     possible = np.where(summed > 0.0, summed, 1.0)
     weights = np.where(summed > 0.0, summed[-1] / possible, 1.0)
     return -float(np.average(above, weights=weights)), 0.0
-  share = mass / (2.0 * (num_draws - 1) ** 2)  # of `form='mixed'`
+  share = mass / (2.0 * (num_draws - 1) ** 2)  # as in `form='mixed'`
   return -share * excess, 1.0 - np.sum(summed) * share
 
 
@@ -128,7 +128,7 @@ def _geometry_of_logits(
 def _geometry_of_scores(
   scores: np.ndarray, p: np.ndarray, phi: np.ndarray
 ) -> _Geometry:
-  """Returns the products of any scores, given those of the rest."""
+  """Returns the products of any scores, given the scores of the rest."""
   sigma = p @ scores  # [P]
   t = scores - sigma  # [K - k, P]
   covariance = np.sum(((p * phi) @ t) ** 2)

@@ -38,22 +38,23 @@ def compare(
   estimators: Mapping[str, GradientEstimator],
   measure: Callable[[GradientEstimator], GradientMoments],
 ) -> list[Comparison]:
-  """Ranks estimators by their variance at equal evaluations of `f`.
+  """Ranks estimators by their variance at an equal number of evaluations.
 
   The library counts the evaluations: the number of atoms at which `f` is
-  evaluated for one estimate. It ranks estimators with different numbers by
-  variance times evaluations. Twice the draws may reduce the variance to less
-  than half (with `LeaveOneOut` they do), so compare such an estimator at
-  several numbers of draws.
+  evaluated for one estimate. It ranks estimators with different numbers of
+  evaluations by variance times evaluations. Twice the draws may reduce the
+  variance to less than half (with `LeaveOneOut` they do), so compare such an
+  estimator at several numbers of draws.
 
-  The unit is evaluations for each row of the batch: `pooled`, which evaluates
-  `N` atoms for `B` rows, counts as `N / B`. To compare it with other
-  estimators, write `f(z, rows)`, with exactly this argument name. `pooled`
-  requires the argument. All other estimators support it, too, and pass all rows
-  of the batch.
+  Evaluations are counted per row of the batch: `pooled`, which evaluates `N`
+  atoms for `B` rows, counts as `N / B`. To compare it with other estimators,
+  write `f(z, rows)`, with exactly this argument name. `pooled` requires the
+  argument. All other estimators support it, too, and pass all rows of the
+  batch.
 
   Args:
-    estimators: Dictionary (any `Mapping`) from names to `GradientEstimator`s.
+    estimators: Dictionary (or any `Mapping`) from names to
+      `GradientEstimator`s.
     measure: Callable that takes an estimator and returns `GradientMoments`:
       `lambda e: exact_moments(e, problem, parameters)`, or
       `lambda e: sampled_moments(lambda seed: loss(e, seed), variables)`.
@@ -83,7 +84,8 @@ def compare(
   [round(row.variance, 3) for row in rows]  # ==> [0.263, 0.871]
   ```
 
-  This compares one budget for a batch of three rows with a budget per row:
+  The next example compares one budget for a batch of three rows with a budget
+  per row:
 
   ```python
   cost = tf.constant([[3., 1., 2.], [0., 1., 5.], [2., 2., 1.]])

@@ -71,7 +71,7 @@ def evaluations_per_row(
     rows = cast(Pool, estimator.sample_atoms(distribution, seed).pool).rows
     return tf.math.bincount(rows, minlength=num_rows, maxlength=num_rows)
 
-  # A trace pays only if it is used more than once.
+  # Trace the function only if it is called more than once.
   run = count if num_estimates == 1 else tf.function(count, autograph=False)
   total = sum(run(seed).numpy() for seed in seeds)
   return np.reshape(total / num_estimates, distribution.batch_shape)

@@ -86,7 +86,8 @@ def exact_moments(
       parameters stacked along a new first axis, so `f` and the distribution
       must follow TFP's batch semantics. With a batch it gets the parameters
       themselves, and the moments are those of the gradient of the sum over the
-      batch. Then `f(z, rows)` serves `pooled` and all other estimators.
+      batch. In that case all estimators, including `pooled`, support an
+      `f(z, rows)`.
     parameters: List of floating-point `Tensor`s, preferably float64, with
       respect to which the gradient is taken.
     most_outcomes: Python `int`, the largest number of outcomes to enumerate
@@ -127,10 +128,10 @@ def exact_moments(
     _check_function(f, estimator)
     outcomes = enumerate_all(estimator, problem, parameters, most_outcomes)
     variance = total_variance(outcomes)
-    # The gradients contain the probabilities: their sum is the mean.
+    # The gradients are weighted by the probabilities, so their sum is the mean.
     mean = [g.sum(axis=0) for g in outcomes.weighted_gradients]
     num_evaluations = outcomes.num_evaluations
-  # The derivative of the explicit sum, Equation (2) of the paper.
+  # This is the derivative of the explicit sum, Equation (2) of the paper.
   _, reference = exact_reference(
     problem, parameters, takes_rows=estimator.takes_rows
   )

@@ -49,14 +49,14 @@ def sampled_moments(
     variables: List of `tf.Variable`s or Keras variables.
     num_pairs: Python `int`, at least 2.
     reference: List of arrays with the shapes of the variables, the exact
-      gradient. Default: it is not known, and neither is the bias.
+      gradient. Default: `None`, so the bias is not known either.
     seed: Python `int`, the first number of all stateless seeds.
 
   Returns:
     moments: `GradientMoments`. The evaluations of `f` are counted in the graph
-      of `loss`, not inside a `tf.function` or a loop that `loss` calls. The
-      unit is evaluations for each row of the batch: `pooled(budget=80)` of 64
-      rows counts as 1.25.
+      of `loss`, not inside a `tf.function` or a loop that `loss` calls. They
+      are counted per row of the batch: `pooled(budget=80)` with 64 rows counts
+      as 1.25.
 
   Raises:
     TypeError: `loss` is not callable, `num_pairs` is not an `int`, or
@@ -188,7 +188,7 @@ def _check_reference(reference: Any, variables: Sequence[tf.Variable]) -> None:
 def gradients_of(
   tape: tf.GradientTape, value: tf.Tensor, variables: Sequence[tf.Variable]
 ) -> list[tf.Tensor] | None:
-  """Returns dense gradients, 0 for unused variables; `None` if all are so."""
+  """Returns dense gradients, 0 for unused variables; `None` if none is used."""
   gradients = tape.gradient(value, variables)
   if all(g is None for g in gradients):
     return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plots results, with series that can be told apart without colours."""
+"""Plots results, with series that can be distinguished without colours."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -73,7 +73,7 @@ def plot_variance(
   )
   ax.set_yscale(**_scale(rows))
   ax.legend()
-  # A pool evaluates, for example, 1.25 atoms per row.
+  # A pool may evaluate, for example, 1.25 atoms per row.
   is_whole = all(float(number).is_integer() for number in numbers)
   return _with_whole_numbers(ax) if is_whole else ax
 
@@ -137,7 +137,7 @@ def plot_mass(
   array = np.asarray(masses)
   array = array.reshape(len(array), -1)  # [k + 1, members]
   k = np.arange(len(array))
-  # The style follows the number of lines that are there already.
+  # The style depends on the number of lines that the axes already have.
   ax.plot(k, array.mean(axis=1), label=label, **_style(len(ax.get_lines())))
   if array.shape[1] > 1:
     ax.fill_between(
@@ -156,10 +156,10 @@ def plot_evaluations(
   ax: 'Axes | None' = None,
   label: str | None = None,
 ) -> 'Axes':
-  """Plots the evaluations of each row against how uncertain the row is.
+  """Plots the evaluations of each row against the uncertainty of the row.
 
-  Each marker is a row. The dashed line is the mean over the rows, which is what
-  each row would get with a budget per row.
+  Each marker is a row. The dashed line is the mean over the rows, which is the
+  number that each row would get with a budget per row.
 
   Args:
     evaluations: Array of `batch_shape`, from `evaluations_per_row`.
@@ -195,7 +195,7 @@ def plot_evaluations(
       f'{numbers.shape}; got {doubts.shape}. Pass `rest_mass(q, 1)[1]`.'
     )
   ax = _axes('plot_evaluations') if ax is None else ax
-  # The style follows the number of series that are there already.
+  # The style depends on the number of series that the axes already have.
   style = _style(len(ax.get_lines()) // 2) | {'linestyle': 'none'}
   (line,) = ax.plot(doubts.ravel(), numbers.ravel(), label=label, **style)
   mean = float(np.mean(numbers))

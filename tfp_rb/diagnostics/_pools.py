@@ -18,8 +18,8 @@ __all__ = ['PoolVariance', 'are_flat', 'distribution_of', 'pool_variance']
 
 _IMPOSSIBLE = -1e4  # a logit of probability 0, also in float64
 _MOST_OUTCOMES = 2000  # The largest number of outcomes that are enumerated.
-_NUM_ESTIMATES = 1000  # The number of random estimates if there are more.
-_MOST_NUMBERS = 2**24  # The most components of all gradients, 128 MB.
+_NUM_ESTIMATES = 1000  # The number of random estimates for more outcomes.
+_MOST_NUMBERS = 2**24  # The largest number of components in memory, 128 MB.
 
 
 class PoolVariance(NamedTuple):
@@ -27,8 +27,8 @@ class PoolVariance(NamedTuple):
 
   Attributes:
     variance: Python `float`.
-    num_estimates: Python `int`, the number of estimates that the variance was
-      computed from; `None` if all outcomes were enumerated.
+    num_estimates: Python `int`, the number of estimates from which the variance
+      was computed; `None` if all outcomes were enumerated.
   """
 
   variance: float
@@ -38,7 +38,7 @@ class PoolVariance(NamedTuple):
 def are_flat(rows: Sequence[Row]) -> bool:
   """Returns whether the probabilities of all rows are nearly uniform."""
   for row in rows:
-    # The effective number of values, 1 to K.
+    # The effective number of values is between 1 and K.
     effective = 1.0 / np.sum(row.q**2)
     if effective - 1.0 < 0.5 * (len(row.q) - 1.0):
       return False
@@ -86,7 +86,7 @@ def pool_variance(
     num_estimates = None
     chances = np.ravel(found.probabilities)
     gradients = found.weighted_gradients[0] / chances[:, np.newaxis, np.newaxis]
-  # The estimate is unbiased: its mean is the derivative of the sum.
+  # The estimate is unbiased, so its mean is the derivative of the sum.
   mean = q * (f - np.sum(q * f, axis=1, keepdims=True))
   errors = np.reshape(gradients - mean, [len(chances), -1])  # [T, B K]
   scores = [

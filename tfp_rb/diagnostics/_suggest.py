@@ -27,7 +27,7 @@ from tfp_rb.partitions import check_discrete, partition_of
 
 __all__ = ['Option', 'Suggestion', 'suggest']
 
-# A pool needs another `f`, so it must have less variance by this factor.
+# A pool needs an `f(z, rows)`, so it must reduce the variance by this factor.
 _LEAST_GAIN = 1.1
 
 
@@ -57,7 +57,7 @@ class Suggestion(NamedTuple):
     num_summed: Python `int`; `None` if members of a batch differ.
     num_samples: Python `int`, the number of draws; `None` if members differ.
     variance: Python `float`, the total variance of its gradient.
-    reason: Python `str`, why this estimator, in two or three sentences.
+    reason: Python `str`, the reason for this choice, in two or three sentences.
     table: List of `Option`, the least variance first. The first one is
       suggested, unless it is a pool that gains less than 10 %.
   """
@@ -87,8 +87,9 @@ def suggest(
   * `rao_blackwellize` of both, with every number of summed atoms;
   * `rao_blackwellize` of both with `budget=`, Proposition 2 of the paper;
   * `pooled(budget_per_row=budget)` if there is a batch of several rows. It is
-    left out if all rows are flat, because it then moves no evaluations. It
-    requires an `f(z, rows)`, so it is suggested only if it saves at least 10 %.
+    left out if all rows are flat, because it then moves no evaluations from one
+    row to another. It requires an `f(z, rows)`, so it is suggested only if it
+    saves at least 10 %.
 
   The variance is that of the gradient of the sum over the batch, with respect
   to the trainable variables of `distribution`. If it has none, the gradient is
@@ -144,7 +145,7 @@ def suggest(
   that of 3 plain draws. Exact, from `f` at 5 values, of the gradient with
   respect to the logits of the values."
 
-  If only some rows of a batch are uncertain, one budget for all rows pays:
+  If only some rows of a batch are uncertain, one budget for all rows is better:
 
   ```python
   q = tfp.distributions.Categorical(
@@ -257,7 +258,7 @@ def _options(support: Support, budget: int) -> Iterator[Option]:
         rao_blackwellize(estimator, num_summed=k) if k else estimator,
       )
   if largest == num_values:
-    return  # With such a budget, `rao_blackwellize` sums everything: `Exact`.
+    return  # Such a budget sums everything, and `Exact` is listed already.
   # One number of summed values for each member of the batch.
   splits = [proposition_2(row, budget) for row in rows]
   is_one = len(set(splits)) == 1
@@ -341,7 +342,7 @@ def _reason_of_pool(
 def _reliability(
   best: Option, support: Support, budget: int, pool: PoolVariance | None
 ) -> str:
-  """Returns a sentence on how the variance was found, and of what gradient."""
+  """Returns a sentence on the accuracy of the variance, and on its gradient."""
   has_scores = support.rows[0].scores is not None
   by = 'the trainable variables' if has_scores else 'the logits of the values'
   known = f'Exact, from `f` at {support.num_evaluations} values'
@@ -358,7 +359,7 @@ def _reliability(
 def _percent(mass: float) -> str:
   """Formats a mass; only a mass of 1 is 100 %."""
   digits = 0
-  # One more digit as long as a mass below 1 would be rounded to 1.
+  # Add a digit as long as a mass below 1 would be rounded to 1.
   while digits < 6 and mass < 1.0 <= round(mass, digits + 2):
     digits += 1
   return f'{mass:.{digits}%}'.replace('%', ' %')

@@ -18,7 +18,7 @@ _MOST_SCORES = 2**25  # 256 MB in float64
 
 
 class Support(NamedTuple):
-  """Values of a distribution, and `f` at them.
+  """Holds values of a distribution, and `f` at these values.
 
   Attributes:
     rows: List of `Row`, one for each member of the batch.
@@ -120,7 +120,7 @@ def _list(
   """
   if num_values is not None and num_values <= most_evaluations:
     return partition_of(distribution).best(num_values), True
-  # Find the number of values with mass of a countable support by doubling.
+  # By doubling, find how many values of a countable support have mass.
   size = max(64, num_best + 1)
   while num_values is None and size <= most_evaluations:
     every = partition_of(distribution).best(size)
@@ -163,7 +163,7 @@ def _row(
   """Returns the `Row` of one member, in which no value occurs twice.
 
   Args:
-    values: Array of shape `[n, event_size]`, of which only the draws repeat.
+    values: Array of shape `[n, event_size]`; only draws may occur repeatedly.
     q: Array of shape `[n]`, the weights.
     f: Array of shape `[n]`.
     scores: Array of shape `[n, P]`, or `None`.

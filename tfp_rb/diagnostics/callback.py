@@ -20,9 +20,9 @@ class GradientVariance(keras.callbacks.Callback):
 
   It works with every subclass of `tfp_rb.models.EstimatorModel`. The callback
   differentiates the loss of one fixed batch with respect to the model's
-  trainable variables, with several seeds, in pairs as `sampled_moments` does.
-  The variance covers everything that a step draws: the atoms and the model's
-  own noise. The callback writes
+  trainable variables, with pairs of seeds as in `sampled_moments`. The variance
+  covers everything that a step draws: the atoms and the model's own noise. The
+  callback writes
 
   * `gradient_variance`, the total variance of the gradient of the loss, and
     `gradient_variance_low` and `_high`, its 95 % interval;
@@ -112,8 +112,8 @@ class GradientVariance(keras.callbacks.Callback):
       others.append(values)
       return gradients
 
-    # A model may store the step in a variable of its estimator, and its layers
-    # may update moving averages.
+    # Keep these variables, to restore them: a model may store the step in a
+    # variable of its estimator, and its layers may update moving averages.
     estimator = getattr(self.model, 'estimator', None)
     own = getattr(estimator, 'variables', ())
     state = (*own, *self.model.non_trainable_variables)
@@ -125,7 +125,8 @@ class GradientVariance(keras.callbacks.Callback):
     finally:
       for variable, value in kept:
         variable.assign(value)
-    # `keras.callbacks.TensorBoard` disables summaries at most steps.
+    # Enable summaries, which `keras.callbacks.TensorBoard` disables most of the
+    # time.
     with tf.summary.record_if(True), self._writer.as_default(step=epoch):
       tf.summary.scalar('gradient_variance', variance)
       tf.summary.scalar('gradient_variance_low', low)

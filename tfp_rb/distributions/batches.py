@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rearranges batches of chains for the recursions, and their results back.
+"""Rearranges batches of chains for the recursions, and rearranges the results.
 
 The recursions take factors `[T, rows, K, K]` and paths `[T, rows, n]`, where
-`rows` is the flattened batch. Users have the batch in front.
+`rows` is the flattened batch. Outside of this module, the batch comes first.
 """
 
 from typing import Any

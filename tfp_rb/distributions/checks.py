@@ -27,11 +27,11 @@ __all__ = [
 def convert(**arguments: TensorLike) -> list[Any]:
   """Converts arguments to floating-point Tensors of one dtype.
 
-  Variables, and objects that behave like them, are not converted, so that a
-  tape sees when they are read.
+  Variables, and objects that behave like variables, are not converted, so that
+  a tape sees when they are read.
 
   Args:
-    **arguments: Anything that TensorFlow converts, by name.
+    **arguments: Objects that TensorFlow can convert, by name.
 
   Returns:
     tensors: List of `Tensor`s and variables.
@@ -147,9 +147,9 @@ def check_potential_shapes(unary: tf.Tensor, pairwise: tf.Tensor) -> list[Any]:
   is_static = None not in (num_steps, num_transitions)
   if is_static and num_transitions != num_steps - 1:
     raise ValueError(
-      f'`pairwise` must have {num_steps - 1} transitions, one less than the '
-      f'steps of `unary`; got the shape {pairwise.shape}. Repeat potentials '
-      'that do not change with `tf.broadcast_to`.'
+      f'`pairwise` must have {num_steps - 1} transitions, one less than '
+      f'`unary` has steps; got the shape {pairwise.shape}. Use '
+      '`tf.broadcast_to` to repeat potentials that do not change.'
     )
   return _check_broadcast(unary, pairwise, (2, 3), ('unary', 'pairwise'))
 
@@ -167,7 +167,7 @@ def check_terms(
     pairwise_terms: See `CategoricalChain.expectation`.
 
   Returns:
-    terms: List of two `Tensor`s, or `None`.
+    terms: List of two entries, each a `Tensor` or `None`.
   """
   if unary_terms is None and pairwise_terms is None:
     raise ValueError(
@@ -211,12 +211,12 @@ def check_terms(
 
 
 def check_same_event(a: Any, b: Any) -> None:
-  """Raises unless two chains have the same steps and states."""
+  """Raises unless two chains have equally many steps and states."""
   if a.num_states != b.num_states or not a.event_shape.is_compatible_with(
     b.event_shape
   ):
     raise ValueError(
-      '`other` must be a chain over the same steps and states; got '
+      '`other` must be a chain with the same number of steps and states; got '
       f'{b.event_shape[0]} steps and {b.num_states} states for a chain with '
       f'{a.event_shape[0]} steps and {a.num_states} states. Pass a chain of '
       'the same size.'
@@ -244,7 +244,7 @@ def check_observed(hmm: Any, observations: tf.Tensor, mask: Any) -> Any:
   for name, size in found.items():
     if None not in (size, num_steps) and size != num_steps:
       raise ValueError(
-        f'`{name}` must have {num_steps} steps, as `hmm` has; got {size}. Pass '
+        f'`{name}` must have {num_steps} steps, like `hmm`; got {size}. Pass '
         'one entry per step.'
       )
   return hmm.num_steps if num_steps is None else int(num_steps)
@@ -255,7 +255,7 @@ def checks_of_rows(is_init: bool, **logits: Any) -> list[Any]:
 
   Args:
     is_init: Python `bool`, whether the chain is being constructed. Variables
-      are not checked then, but whenever they are used.
+      are checked whenever they are used, but not during construction.
     **logits: Logits by name.
   """
   assertions = []

@@ -58,7 +58,7 @@ def normalise(
     ):
       log_normalizer = tf.identity(log_normalizer)
   # A row of `-inf` belongs to a state that no path goes through, or to
-  # potentials that allow no path. It becomes uniform.
+  # potentials that allow no path. Make it uniform, which is a valid row.
   logits = factors + messages[:, :, tf.newaxis]
   is_dead = tf.reduce_all(logits < logits.dtype.min, axis=-1, keepdims=True)
   logits = tf.where(is_dead, tf.zeros_like(logits), logits)
@@ -81,7 +81,8 @@ def potentials_of(
     mask: Boolean `Tensor` of shape `[..., T]`, or `None`.
 
   Returns:
-    unary: `Tensor` of shape `[..., T, K]`, the log-joint without transitions.
+    unary: `Tensor` of shape `[..., T, K]`, the log of the joint density without
+      the transitions.
     pairwise: `Tensor` of shape `[..., T - 1, K, K]`.
   """
   if not isinstance(hmm, tfd.HiddenMarkovModel):
@@ -97,13 +98,13 @@ def potentials_of(
   num_steps = check_observed(hmm, observations, mask)
   likelihood = _log_likelihood(hmm, observations, num_steps)
   if mask is not None:
-    # Mask both observations and results: a missing observation may be NaN.
+    # A missing observation contributes 0 to the potentials, even if it is NaN.
     likelihood = tf.where(
       mask[..., tf.newaxis], tf.zeros_like(likelihood), likelihood
     )
   initial = _log_probs(hmm.initial_distribution, '`initial_distribution`')
   initial = tf.cast(initial, likelihood.dtype)
-  # The law of the first state belongs to the first step.
+  # The distribution of the first state belongs to the first step.
   is_first = tf.equal(tf.range(num_steps), 0)[:, tf.newaxis]
   unary = likelihood + tf.where(
     is_first, initial[..., tf.newaxis, :], tf.zeros([], initial.dtype)
@@ -173,14 +174,14 @@ def logits_of(markov_chain: Distribution) -> tuple[tf.Tensor, tf.Tensor]:
       f'shape {initial.shape}. Pass a constant, or set the static shape.'
     )
   num_transitions = int(num_steps) - 1
-  # As `log_prob` of the Markov chain does, pass the steps along the first axis
-  # of the states; the second one holds all states before the transition.
+  # Like `log_prob` of the Markov chain, pass the steps along the first axis of
+  # the states. The second axis holds all states before the transition.
   states = tf.range(num_states)
   front = [num_transitions, num_states, *batch_shape]
   states = tf.reshape(states, [num_states] + [1] * len(batch_shape))
   states = tf.cast(tf.broadcast_to(states, front), prior.dtype)
   law = markov_chain.transition_fn(tf.range(num_transitions), states)
-  logits = _log_probs(law, 'what `transition_fn` returns')
+  logits = _log_probs(law, 'The result of `transition_fn`')
   if logits.shape[-1] != num_states:
     raise ValueError(
       '`transition_fn` of a `tfd.MarkovChain` must return a distribution over '

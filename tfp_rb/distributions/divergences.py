@@ -21,7 +21,8 @@ def _kl_chain_chain(a, b, name=None):
   with tf.name_scope(name or 'kl_chain_chain'):
     log_a, log_b = a.log_factors(), b.log_factors()
     batch_shape = shapes.batch_shape(a)
-    # Where both are `-inf`, the difference is NaN and counts as 0.
+    # If both are `-inf`, the difference is NaN, and `expected_along` counts it
+    # as 0.
     terms = recursions.unflatten(log_a, batch_shape) - recursions.unflatten(
       log_b, shapes.batch_shape(b)
     )

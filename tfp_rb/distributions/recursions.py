@@ -3,8 +3,9 @@
 
 A chain over `K` states and `T` steps is given by its *factors*, `[T, rows, K,
 K]`: entry `[t, r, i, j]` belongs to state `i` before step `t` and state `j` at
-step `t`. The chain starts in state 0 before step 0, so that the first factor is
-like the others; its rows are all equal. Paths have shape `[T, rows, n]`.
+step `t`. The chain starts in state 0 before step 0, so that the first factor
+has the same shape as the others; its rows are all equal. Paths have shape
+`[T, rows, n]`.
 
 All loops run over the time steps. Their memory is linear in `T`, and the time
 to trace and compile them does not depend on `T`.
@@ -70,7 +71,7 @@ def terms_along(factors, paths):
 
 
 def own_rows(table, paths):
-  """Gathers the row of the state before each step.
+  """Gathers the rows of a table that belong to the state before each step.
 
   Args:
     table: `Tensor` of shape `[T, rows, K, ...]`.
@@ -83,7 +84,7 @@ def own_rows(table, paths):
 
 
 def log_prob_of(log_factors, paths):
-  """Returns the log-probability of paths; `-inf` if they leave the states.
+  """Returns the log-probability of paths; `-inf` if a state is invalid.
 
   Args:
     log_factors: Differentiable `Tensor` of shape `[T, rows, K, K]`.
@@ -128,7 +129,7 @@ def unflatten(x, batch_shape):
 
 
 def expected(probs, terms, rank):
-  """Sums products with probabilities; 0 times infinity or NaN counts as 0.
+  """Sums products with probabilities, where 0 times infinity or NaN is 0.
 
   Args:
     probs: `Tensor`, probabilities.
@@ -139,7 +140,7 @@ def expected(probs, terms, rank):
     expected: `Tensor`.
   """
   is_counted = (probs > 0.0) | tf.math.is_finite(terms)
-  # Masking the terms, not the products, keeps NaN out of the gradients.
+  # Mask the terms and not the products, to keep NaN out of the gradients.
   terms = tf.where(is_counted, terms, tf.zeros_like(terms))
   return tf.reduce_sum(probs * terms, axis=list(range(-rank, 0)))
 
@@ -166,7 +167,7 @@ def backward_messages(factors):
     factors: Differentiable `Tensor` of shape `[T, rows, K, K]`, logarithms.
 
   Returns:
-    messages: `Tensor` of shape `[T, rows, K]`: the log of the sum over the
+    messages: `Tensor` of shape `[T, rows, K]`, the log of the sum over the
       states after step `t`, given the state at step `t`, up to a constant for
       each step; `-inf` for a state without a continuation.
     log_normalizer: `Tensor` of shape `[rows]`, the log of the sum over paths.
@@ -206,7 +207,7 @@ def _messages(factors):
 
   Returns:
     messages: `Tensor` of shape `[T, rows, K]`, relative to their largest entry.
-      Without this, the messages would grow with the number of steps, and their
+      Otherwise the messages would grow with the number of steps, and their
       differences would lose digits.
     shift: `Tensor` of shape `[T, rows]`, the largest entry that was subtracted
       at each step.
@@ -248,18 +249,18 @@ def best_log_prob(log_factors):
 def best_paths(log_factors, num_paths):
   """Finds the most probable paths by dynamic programming, last step first.
 
-  For each state, the recursion keeps the `k` best continuations. Those of a
-  state at step `t - 1` are merged from those of the states at step `t`. Ties go
-  to the lowest state, so among paths of equal probability the first in
-  lexicographic order comes first (as far as rounding leaves them equal).
+  For each state, the recursion keeps the `k` best continuations. It merges the
+  continuations of a state at step `t - 1` from those of the states at step `t`.
+  Ties go to the lowest state, so paths of equal probability are in
+  lexicographic order (as far as rounding leaves them equal).
 
   Args:
     log_factors: `Tensor` of shape `[T, rows, K, K]`, log-probabilities.
     num_paths: Python `int` `k`, at least 1 and at most the number of paths.
 
   Returns:
-    paths: `int32` `Tensor` of shape `[T, rows, k]`, best first. Where fewer
-      than `k` paths are possible, the others are arbitrary.
+    paths: `int32` `Tensor` of shape `[T, rows, k]`, best first. If fewer than
+      `k` paths are possible, the others are arbitrary.
   """
   log_factors = tf.stop_gradient(log_factors)
   num_steps, rows, num_states, _ = shapes.as_list(log_factors)
@@ -300,9 +301,9 @@ def _merge(log_factor, lists):
   """Finds the best continuations of each state from those of the next states.
 
   Every next state has a sorted list. The heads of these lists compete `k`
-  times, and the next entry of its list replaces the winner. This touches
-  `k K` entries for each state; `tf.math.top_k` of all of them takes about four
-  times as long under XLA on a CPU.
+  times, and each time the next entry of its list replaces the winner. This
+  touches `k K` entries for each state; `tf.math.top_k` of all of them takes
+  about four times as long under XLA on a CPU.
 
   Args:
     log_factor: `Tensor` of shape `[rows, K, K]`.
@@ -335,7 +336,7 @@ def _merge(log_factor, lists):
     winner = place // num_paths
     following = tf.gather(flat, place + 1, batch_dims=1)
     following += tf.gather(log_factor, winner, batch_dims=2)
-    # Beyond the end of a list, the list of the next state begins.
+    # Beyond the end of a list, `flat` holds the list of another state.
     is_last = tf.equal(place % num_paths, num_paths - 1)
     following = tf.where(is_last, tf.constant(-np.inf, heads.dtype), following)
     is_winner = tf.equal(state, winner)

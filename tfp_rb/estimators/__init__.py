@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradient estimators: each defines `g`, the gradient at an atom."""
+"""Defines the gradient estimators, each with its gradient `g` at an atom."""
 
 from tfp_rb.estimators.arms import ARMS
 from tfp_rb.estimators.base import Estimate, GradientEstimator

@@ -39,10 +39,10 @@ class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
                          gradient estimator g:      `evaluate`
   ```
 
-  A new estimator implements `evaluate`. It receives its atoms and must not draw
-  others instead. Then `tfp_rb.rao_blackwellize`, which only chooses the atoms,
-  works with it. An estimator that needs special atoms, for example draws in
-  pairs, overrides `choose_atoms`.
+  A new estimator implements `evaluate`, which receives the atoms and must not
+  draw others instead. `tfp_rb.rao_blackwellize` then supports the estimator,
+  because it only chooses the atoms. An estimator that needs special atoms, for
+  example draws in pairs, overrides `choose_atoms`.
 
   #### Examples
 
@@ -62,7 +62,7 @@ class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
   ```
   """
 
-  # Whether `f` is called as `f(z, rows)`, see `pooled`.
+  # Whether `f` is called as `f(z, rows)`; see `pooled`.
   takes_rows: bool = False
   # Whether the atoms are all values. A model may then sum them in another way.
   sums_everything: bool = False
@@ -71,8 +71,8 @@ class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
     """Stores the number of draws.
 
     Args:
-      num_samples: Python `int`, the number of draws. When Rao-Blackwellized, it
-        is the number of draws from the rest.
+      num_samples: Python `int`, the number of draws. If the estimator is
+        Rao-Blackwellized, it is the number of draws from the rest.
       name: Python `str`, name of the `tf.Module`.
     """
     super().__init__(name=name)
@@ -80,7 +80,7 @@ class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
 
   @property
   def num_samples(self) -> int:
-    """Number of draws."""
+    """The number of draws."""
     return self._num_samples
 
   @property
@@ -138,7 +138,7 @@ class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
   def needs_vectors(self) -> bool:
     """Whether the atoms must be floating-point numbers or one-hot vectors.
 
-    They must be if `f` is differentiated w.r.t. them or if they are relaxed.
+    This is so if `f` is differentiated w.r.t. them, or if they are relaxed.
     """
     return self.differentiates_f
 
@@ -156,11 +156,11 @@ class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
 
   @property
   def chooses_atoms(self) -> str | None:
-    """Why the estimator must choose its own atoms; `None` if it need not.
+    """The reason why the estimator chooses its own atoms, or `None`.
 
     `rao_blackwellize` raises an error that contains this reason.
     """
-    # In version 0.1 `sample_atoms` was the method to override.
+    # Estimators of version 0.1 override `sample_atoms` instead.
     own = type(self).choose_atoms is not GradientEstimator.choose_atoms
     own |= type(self).sample_atoms is not GradientEstimator.sample_atoms
     if not own:
@@ -171,31 +171,32 @@ class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
   def evaluates_only_atoms(self) -> bool:
     """Whether `f` may be evaluated before `evaluate` is called.
 
-    Then `evaluate` calls `f` once, at `atoms.values` followed by `atoms.extra`,
-    and does not differentiate it w.r.t. them. `local_expectation` then
-    evaluates `f` once at the value that all sites share.
+    If so, `evaluate` must call `f` once, at `atoms.values` followed by
+    `atoms.extra`, and must not differentiate `f` w.r.t. its argument.
+    `local_expectation` then evaluates `f` only once at the value that all sites
+    share.
     """
     return False
 
   @property
   def serves_dependent_sites(self) -> bool:
-    """Whether `local_expectation` may apply it to sites that depend on others.
+    """Whether `local_expectation` supports sites that depend on each other.
 
     Given the sites after it, the score of a site does not have mean 0. So the
-    level that is subtracted from `f` must not depend on the atoms. It may
-    depend on `atoms.extra`, which are joint draws there.
+    level that is subtracted from `f` must not depend on the atoms. The level
+    may depend on `atoms.extra`, which are joint draws for such sites.
     """
     return False
 
   @property
   def why_not_pooled(self) -> str | None:
-    """Why `pooled` does not support the estimator; `None` if it does.
+    """The reason why `pooled` does not support the estimator, or `None`.
 
     In a pool the atoms of all batch members share one axis. Set this to `None`
-    if `evaluate` treats each atom on its own.
+    if `evaluate` treats each atom separately.
     """
     return (
-      f'`{type(self).__name__}` needs the atoms of each batch member apart.'
+      f'`{type(self).__name__}` needs separate atoms for each batch member.'
     )
 
   def integrand(
@@ -272,7 +273,7 @@ class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
       distribution: The distribution. Differentiate `atoms.log_prob`, not its
         `log_prob`.
       atoms: `Atoms`.
-      seed: Stateless seed, `int32[2]`, of the estimator's own noise.
+      seed: Stateless seed, `int32[2]`, for the estimator's own noise.
 
     Returns:
       estimate: An `Estimate`.
@@ -305,7 +306,7 @@ class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
     return total, surrogate, tf.broadcast_to(auxiliary, tf.shape(total))
 
   def sum_atoms(self, terms: tf.Tensor, atoms: Atoms) -> tf.Tensor:
-    """Sums the terms of all atoms to a Tensor of `batch_shape`."""
+    """Sums the terms of all atoms into a Tensor of `batch_shape`."""
     del atoms
     return tf.reduce_sum(terms, axis=0)
 
@@ -325,8 +326,8 @@ class GradientEstimator(Configurable, metaclass=abc.ABCMeta):
 def _merged(own: tuple[Any, ...], module: Any, kind: str) -> tuple[Any, ...]:
   """Adds the variables of attributes that are not `tf.Module`s.
 
-  Keras 3 networks are such attributes. They are recognised without importing
-  Keras: they have an attribute that lists their variables.
+  Keras 3 networks are such attributes. This function does not import Keras to
+  recognise them: they have an attribute that lists their variables.
 
   Args:
     own: Tuple, the variables that `tf.Module` finds.
@@ -352,7 +353,7 @@ def _merged(own: tuple[Any, ...], module: Any, kind: str) -> tuple[Any, ...]:
 def _checked(
   estimate: Any, atoms: Atoms, estimator: GradientEstimator
 ) -> Estimate:
-  """Returns the parts of an `Estimate`, or raises if it is not a valid one."""
+  """Returns an `Estimate`, or raises if it is not a valid one."""
   name = type(estimator).__name__
   if not isinstance(estimate, Estimate):
     raise TypeError(

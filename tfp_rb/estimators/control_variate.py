@@ -40,7 +40,8 @@ class _Corrected(NamedTuple):
 
   start: int
   one_hot: tf.Tensor  # [n] + batch_shape + sites + [K]
-  # Those of `q`, or of `q` given the rest. Broadcasts to `one_hot`.
+  # The log-probabilities of `q`, or of `q` given the rest, which broadcast to
+  # the shape of `one_hot`.
   log_probs: tf.Tensor
   log_rest: tf.Tensor | None  # [n] + batch_shape, `None` if not restricted
   is_corrected: tf.Tensor  # [n] + batch_shape, Boolean
@@ -100,15 +101,15 @@ class RelaxedControlVariate(RelaxedEstimator):
   scale (grad_u c(x) - grad_v c(x) - c(x) grad log q(z))
   ```
 
-  `grad_u` differentiates `log q + noise` with the noise held fixed, `grad_v`
-  the perturbed values given the atom. Both paths have the same value, so `c` is
-  evaluated once. Both are diagonal in `log q`, so their difference needs no
-  second derivative (see `Noise.share`).
+  `grad_u` differentiates `log q + noise` with the noise held fixed, and
+  `grad_v` differentiates the perturbed values given the atom. Both paths have
+  the same value, so `c` is evaluated once. Both are diagonal in `log q`, so
+  their difference needs no second derivative (see `Noise.share`).
 
   If the relaxation is that of `q` given the rest, the product of `f` and the
   gradient of `log q(rest)` has no control variate yet. If `c` is cheap, the
-  estimator also subtracts `c(x)` minus its mean from `f` there. It estimates
-  the mean with `num_references` further relaxed atoms.
+  estimator also subtracts `c(x)` minus its mean from `f` in this product. It
+  estimates the mean with `num_references` further relaxed atoms.
   """
 
   def __init__(
@@ -128,7 +129,7 @@ class RelaxedControlVariate(RelaxedEstimator):
 
   @property
   def num_references(self) -> int:
-    """Number of relaxed atoms that estimate the mean of `c`; 0 for none."""
+    """The number of relaxed atoms that estimate the mean of `c`, or 0."""
     return 0
 
   @abc.abstractmethod
@@ -232,8 +233,8 @@ class RelaxedControlVariate(RelaxedEstimator):
     by_log_probs = scale * (noise.share * slope - over_sites(control) * one_hot)
     by_log_rest = tf.zeros_like(control)
     if corrected.log_rest is not None and self.num_references:
-      # In each row with draws the last atom is a draw. So these are the
-      # log-probabilities given the rest.
+      # In each row with draws, the last atom is a draw. So its
+      # log-probabilities are those given the rest.
       free = draw_free_noise(log_probs[-1], self.num_references, reference_seed)
       level = tf.cast(tf.reduce_mean(relaxed(free)[0], axis=0), control.dtype)
       by_log_rest = scale * (level - control)
@@ -262,6 +263,6 @@ class RelaxedControlVariate(RelaxedEstimator):
       inputs = relaxation.to_event(relaxed)
     control, slope = self.control_variate_at(f, inputs, batch_shape)
     slope = tape.gradient(inputs, relaxed, output_gradients=slope)
-    # By the chain rule with the Jacobian of the softmax, diag(x) - x x^T.
+    # Apply the chain rule, with the Jacobian of the softmax, diag(x) - x x^T.
     mean = tf.reduce_sum(relaxed * slope, axis=-1, keepdims=True)
     return control, relaxed * (slope - mean) / temperature

@@ -25,16 +25,16 @@ class DARN(GradientEstimator):
        =  f'(z) . (z - c) grad log q(z) + grad f
   ```
 
-  **Biased**, since the baseline depends on the atom. The expected gradient is
-  exact for a linear `f`, and for a quadratic `f` of a `Bernoulli`. (With
-  `c = 1/2`, the mean of the derivatives at 0 and 1 replaces the difference
-  `f(1) - f(0)`, which is the trapezoidal rule.) For `f(z) = z^3` of a
-  `Bernoulli` the expected gradient is 3/2 times the correct one.
+  The gradient is **biased**, because the baseline depends on the atom. The
+  expected gradient is exact for a linear `f`, and for a quadratic `f` of a
+  `Bernoulli`. (With `c = 1/2`, the mean of the derivatives at 0 and 1 replaces
+  the difference `f(1) - f(0)`, which is the trapezoidal rule.) For `f(z) = z^3`
+  of a `Bernoulli` the expected gradient is 3/2 times the correct one.
 
-  Costs `k + M` evaluations of `f`, in one call. `f` must be differentiable
-  w.r.t. its atoms, which have the dtype of the mean. DARN supports
-  `OneHotCategorical`, `Bernoulli` and products of them, and with your own
-  `center` every distribution that has a `mean`.
+  With `k` summed and `M` drawn atoms, DARN costs `k + M` evaluations of `f`, in
+  one call. `f` must be differentiable w.r.t. its atoms, which have the dtype of
+  the mean. DARN supports `OneHotCategorical`, `Bernoulli` and products of them.
+  If you pass `center`, it supports every distribution that has a `mean`.
 
   #### Examples
 
@@ -99,7 +99,7 @@ class DARN(GradientEstimator):
     ratio = tf.cast(gradients.likelihood_ratio(atoms.log_prob), value.dtype)
     return Estimate(
       value,
-      # `ratio - 1` is 0 and differentiates to the score.
+      # `ratio - 1` is 0, and its gradient is the score.
       surrogate=value + tf.cast(signal, value.dtype) * (ratio - 1.0),
     )
 

@@ -19,10 +19,10 @@ def default_estimator(whole: Whole) -> GradientEstimator:
   """Returns the default estimator of a distribution: three evaluations of `f`.
 
   A single variable, or a product of at most 8 sites, gets a budget: each batch
-  member sums its most probable values as far as that pays, and draws the
-  others. A product of more sites gets joint draws, and so does a distribution
-  without a registered partition, which can only be sampled. The baseline is
-  `baselines.LeaveOneOut()` in all cases.
+  member sums its most probable values if that lowers a bound of the variance,
+  and draws the others. A product of more sites gets joint draws, and so does a
+  distribution without a registered partition, which can only be sampled. The
+  baseline is `baselines.LeaveOneOut()` in all cases.
 
   In 87 % of 540 random problems, the variance of the gradient equals that of
   the best choice for three evaluations. The 95 % quantile of the ratio is 1.37,

@@ -13,7 +13,7 @@ from tfp_rb.internal.types import Distribution, Integrand, StatelessSeed
 
 __all__ = ['Exact']
 
-_MOST_VALUES = 2**20  # The most values of a row, all of which are in memory.
+_MOST_VALUES = 2**20  # The atoms of all values are in memory at once.
 
 
 class Exact(GradientEstimator):
@@ -23,11 +23,12 @@ class Exact(GradientEstimator):
   sum_z q(z) (f(z) grad log q(z) + grad f(z))
   ```
 
-  Costs as many evaluations of `f` as the distribution has values, in one call.
+  It costs as many evaluations of `f` as the distribution has values, in one
+  call.
 
   The sum leaves out values of probability 0, where `f` may be undefined. So
   with `probs` of exactly 0 or 1 the gradient with respect to `probs` lacks the
-  terms of these values. Parameterize by `logits` if you need them.
+  terms of these values. Parameterize by `logits` if you need these terms.
 
   #### Examples
 
@@ -81,7 +82,7 @@ class Exact(GradientEstimator):
     del distribution, seed
     value, signal = evaluate(f, atoms.values)  # [m] + batch_shape
     ratio = tf.cast(gradients.likelihood_ratio(atoms.log_prob), value.dtype)
-    # `ratio - 1` is 0 and differentiates to grad log q: together with the
+    # `ratio - 1` is 0, and its gradient is grad log q. Together with the
     # weights q(z) this is equation (2) of Liu et al. (2019).
     return Estimate(value, surrogate=value + signal * (ratio - 1.0))
 

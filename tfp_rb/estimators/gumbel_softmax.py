@@ -25,7 +25,7 @@ __all__ = ['GumbelSoftmax']
 
 
 class GumbelSoftmax(RelaxedEstimator):
-  """Differentiates through the relaxed atom, straight-through or not.
+  """Differentiates through the relaxed atom, by default straight through.
 
   ```none
   x    = softmax((log q + gumbel) / temperature) given that its argmax is z
@@ -33,25 +33,25 @@ class GumbelSoftmax(RelaxedEstimator):
   g(z) = f'(x) . grad x + grad f(x)        straight_through=False, value f(x)
   ```
 
-  **Biased**. A higher temperature gives more bias, a lower one more variance.
-  With `straight_through=False` the *value* is that of `f` at the relaxed atom,
-  and it is biased as well. All forms cost `k + M` evaluations of `f`, in one
-  call.
+  The gradient is **biased**. A higher temperature gives more bias, a lower one
+  more variance. With `straight_through=False` the *value* is that of `f` at the
+  relaxed atom, and it is biased as well. With `k` summed and `M` drawn atoms,
+  all forms cost `k + M` evaluations of `f`, in one call.
 
   `num_noises` averages `grad x` over several noises given the same atom. This
   is the Gumbel-Rao estimator of [3]. The bias is the same, the variance is not
   higher, and `f` is still called once.
 
-  When Rao-Blackwellized, the summed atoms have exact score terms, and the draws
-  use the relaxation of `q` restricted to the rest, as in `REBAR`. The bias
-  falls with the mass of the rest and is 0 when everything is summed. With
-  `restricted=False`, and for products, all atoms use the relaxation of `q`, and
-  the bias remains.
+  If the estimator is Rao-Blackwellized, the summed atoms have exact score
+  terms, and the draws use the relaxation of `q` restricted to the rest, as in
+  `REBAR`. The bias falls with the mass of the rest and is 0 when everything is
+  summed. With `restricted=False`, and for products, all atoms use the
+  relaxation of `q`, and the bias remains.
 
   The temperature is not trained: the gradient w.r.t. it is 0.
 
-  Supports `OneHotCategorical` and `Bernoulli`, and `Independent` and `Sample`
-  of them. `f` takes vectors in the dtype of the logits.
+  GumbelSoftmax supports `OneHotCategorical` and `Bernoulli`, and `Independent`
+  and `Sample` of them. `f` takes vectors in the dtype of the logits.
 
   #### Examples
 
@@ -101,13 +101,13 @@ class GumbelSoftmax(RelaxedEstimator):
       straight_through: Python `bool`, whether `f` sees the atom itself.
       num_noises: Python `int`, the number of noises averaged for each atom;
         more than one requires `straight_through=True`.
-      restricted: Python `bool`, whether to relax `q` given the rest instead of
-        `q` when Rao-Blackwellized. `None` does so where it is possible.
+      restricted: Python `bool`, whether a Rao-Blackwellized estimator relaxes
+        `q` given the rest instead of `q`. `None` restricts where possible.
       num_samples: Python `int`, the number of draws.
       name: Python `str`, name of the `tf.Module`.
 
     Raises:
-      TypeError: An argument is of the wrong kind.
+      TypeError: An argument has the wrong type.
       ValueError: `temperature` is not a positive scalar, or `num_noises` is
         out of range.
     """
@@ -154,7 +154,7 @@ class GumbelSoftmax(RelaxedEstimator):
     relaxed = tf.reduce_mean(softmax(moving / temperature), axis=0)
     inputs = relaxed
     if self.straight_through:
-      # This has the value of the atom and the gradient of the relaxed atom.
+      # `inputs` has the value of the atom and the gradient of the relaxed atom.
       inputs = one_hot + (relaxed - tf.stop_gradient(relaxed))
     if log_score is not None:
       inputs = tf.where(is_relaxed[..., tf.newaxis], inputs, one_hot)

@@ -43,7 +43,7 @@ def local_expectation(
   One joint value `z` is drawn. At each site the `k` most probable symbols are
   summed and `M` of the others are drawn, while the other sites stay at `z`. One
   of these atoms is `z` itself: a summed symbol, or else the first draw. `f` is
-  evaluated there once for all sites. For `S` sites with `K` symbols this costs
+  evaluated at `z` once for all sites. For `S` sites with `K` symbols this costs
 
   ```none
   S (K - 1) + 1        evaluations of f if all symbols are summed, k = K
@@ -82,9 +82,10 @@ def local_expectation(
 
   For the log-likelihood of an image under a random decoder the ratio grows from
   0.15 with 20 bits to 0.49 with 200 bits. For a decoder that was trained with
-  200 bits it is 1.1. These are variances at equal evaluations, not results of
-  training: a step with 200 bits costs 201 evaluations. Compare it with
-  `REINFORCE(baselines.LeaveOneOut(), num_samples=2)` at equal time.
+  200 bits it is 1.1. These are variances at equal numbers of evaluations, not
+  results of training: a step with 200 bits costs 201 evaluations. Compare the
+  results with those of `REINFORCE(baselines.LeaveOneOut(), num_samples=2)`
+  after equal time.
 
   If only some of the symbols are summed, the draws add their own noise. With
   one symbol summed and two drawn, the variance was 0.54 to 3.1 times that of
@@ -110,18 +111,19 @@ def local_expectation(
   baseline. Only a level that does not depend on the path keeps the gradient
   unbiased: a constant, for example `f` at the mode of an earlier step,
   `baselines.Learned()`, `NVIL`, or `baselines.IndependentSample()`, which
-  evaluates `f` at one further path for all steps. Others raise an error.
+  evaluates `f` at one further path for all steps. Any other baseline raises an
+  error.
 
   #### Chunks
 
-  With `sites_per_call` the calls run in a loop, and again in the backward pass.
-  In eager mode, in graphs and under XLA, only the intermediate results of one
-  call are in memory; the atoms themselves are in memory at once. Value and
-  gradient are those of a single call. The loop doubles the number of
-  evaluations and uses calls of equal size (the last call repeats an atom if
-  necessary). `tf.function` must be able to trace `f`, and `f` must return the
-  same result when called again, so it must not use dropout or
-  `tf.random.normal`. A second derivative keeps everything in memory, and for
+  With `sites_per_call` the calls of `f` run in a loop, and they run again in
+  the backward pass. In eager mode, in graphs and under XLA, only the
+  intermediate results of one call are in memory at a time; the atoms themselves
+  are all in memory. Value and gradient are those of a single call. The loop
+  doubles the number of evaluations and uses calls of equal size (the last call
+  repeats an atom if necessary). `tf.function` must be able to trace `f`, and
+  `f` must return the same result when called again, so it must not use dropout
+  or `tf.random.normal`. A second derivative keeps everything in memory, and for
   some `f` it is not available under XLA.
 
   Args:
@@ -130,8 +132,8 @@ def local_expectation(
       last axis of size 1, for the sites.
     num_summed: Python `int` `k`, at most the number of symbols of a site.
     sites_per_call: Python `int`. Set it to save memory: each call of `f` then
-      gets at most as many atoms as this number of sites has. `None` means a
-      single call.
+      gets at most the atoms of this number of sites. `None` means a single
+      call.
 
   Returns:
     estimator: A `GradientEstimator`, for `tfd.Independent`, `tfd.Sample` and
@@ -165,7 +167,8 @@ def local_expectation(
   [2] Runjing Liu et al. Rao-Blackwellized stochastic gradients for discrete
       distributions. ICML 2019, section 6. https://arxiv.org/abs/1810.04777
   """
-  rao_blackwellize(estimator, num_summed=num_summed)  # This checks both.
+  # Call this for its checks of both arguments.
+  rao_blackwellize(estimator, num_summed=num_summed)
   if sites_per_call is not None:
     sites_per_call = checks.check_int(
       sites_per_call, 'sites_per_call', minimum=1
@@ -223,8 +226,8 @@ class LocalExpectation(Wrapper):
     if not self.estimator.serves_dependent_sites:
       raise TypeError(
         '`estimator` must subtract a level that does not depend on its atoms '
-        'for the steps of a chain, because any other makes the gradient '
-        f'biased there; got {self.estimator!r}. Use `NVIL`, or `REINFORCE` '
+        'if `distribution` is a chain, because any other level makes the '
+        f'gradient biased; got {self.estimator!r}. Use `NVIL`, or `REINFORCE` '
         'with `baselines.IndependentSample()`, `baselines.Learned()` or a '
         'constant baseline.'
       )
@@ -251,7 +254,8 @@ class LocalExpectation(Wrapper):
     )
     if not sites.are_dependent:
       return at_sites.atoms_of(sites.partition, seed)
-    # The draws of a baseline must not depend on the neighbours of a site.
+    # The draws of a baseline must not depend on the neighbours of a site, so
+    # draw them from the whole distribution.
     atom_seed, extra_seed = random.split_seed(seed, n=2)
     atoms = at_sites.choose_atoms(sites.partition, atom_seed)
     num_extra = self.estimator.num_extra(atoms.weights.shape[0])
@@ -277,7 +281,7 @@ class LocalExpectation(Wrapper):
         for sites in atoms.groups
       ]
     seeds = random.split_seed(seed, n=len(atoms.groups))
-    # To the estimator, the sites of a group are batch members.
+    # The estimator treats the sites of a group as batch members.
     return [
       self.estimator.evaluate(
         integrand, sites.partition.distribution, of_group, group_seed
@@ -300,6 +304,7 @@ class LocalExpectation(Wrapper):
       tf.add_n([tf.cast(tf.reduce_sum(x, axis=-1), dtype) for x in terms])
       for terms in zip(*groups, strict=True)
     )
-    # Average the value, because every site estimates the same one. Sum the
-    # gradients w.r.t. the parameters of the sites, which are different terms.
+    # Average the value, because every site estimates the same value. Sum the
+    # gradients, because those w.r.t. the parameters of the sites are different
+    # terms.
     return value / atoms.num_sites, surrogate, auxiliary

@@ -20,7 +20,8 @@ class MuProp(GradientEstimator):
   m    = mean(q)
   ```
 
-  Unbiased, Rao-Blackwellized or not; a linear `f` has zero variance. Costs
+  The gradient is unbiased, with or without Rao-Blackwellization. For a linear
+  `f` it has zero variance. With `k` summed and `M` drawn atoms, MuProp costs
   `k + M + 1` evaluations of `f`, in one call for the atoms and the mean. `f`
   must be differentiable w.r.t. its atoms, which have the dtype of the mean:
   vectors in the simplex for `OneHotCategorical`, numbers in (0, 1) for
@@ -82,8 +83,8 @@ class MuProp(GradientEstimator):
 
     level = tf.stop_gradient(at_mean + along_slope(values - center))
     ratio = tf.cast(gradients.likelihood_ratio(atoms.log_prob), value.dtype)
-    # The subtracted term moves with the atoms if these have a gradient (through
-    # a shift). Its expected value, which is added, moves with the mean.
+    # The subtracted term has a gradient through the atoms if they depend on a
+    # shift. Its expected value, which is added, has one through the mean.
     moved = values - tf.stop_gradient(values)
     path = along_slope(mean[tf.newaxis] - center - moved)
     return Estimate(

@@ -25,11 +25,11 @@ class NVIL(GradientEstimator):
   g(z) = (f(z) - b - c) / s  grad log q(z) + grad f(z)
   ```
 
-  The network predicts `b`, one number for each batch member. Regression trains
-  it: the mean of `(f - b - c)^2` over the draws from the rest (only these have
-  variance) is passed on as `auxiliary` and has a gradient w.r.t. `b` only. The
-  value of the estimate does not change. Costs `k + M` evaluations of `f`, in
-  one call.
+  The network predicts `b`, one number for each batch member, and is trained by
+  regression: the mean of `(f - b - c)^2` over the draws from the rest (only
+  these have variance) is passed on as `auxiliary` and has a gradient w.r.t. `b`
+  only. The value of the estimate does not depend on `b`. With `k` summed and
+  `M` drawn atoms, NVIL costs `k + M` evaluations of `f`, in one call.
 
   By default `c` is 0 and `s` is 1. `center=True` subtracts the moving average
   of `f - b`. The gradient stays unbiased, because the average is that of the
@@ -48,8 +48,9 @@ class NVIL(GradientEstimator):
   batch, and equal on all replicas: every call inside `strategy.run` exchanges
   20 bytes. Make the estimator inside `strategy.scope()`. TensorFlow cannot
   exchange anything inside a function that each replica compiles by itself, so
-  do not call `expectation` within a nested `tf.function(jit_compile=True)`
-  there. `tfp_rb.models.distributed_fit` takes care of this.
+  on several replicas do not call `expectation` within a nested
+  `tf.function(jit_compile=True)`. `tfp_rb.models.distributed_fit` takes care of
+  this.
 
   #### Examples
 
@@ -92,8 +93,8 @@ class NVIL(GradientEstimator):
     Args:
       baseline: `Tensor` of the batch shape of the distribution (or with a last
         dimension of 1), through which the network is trained; or a callable
-        that returns one when `expectation` calls it, without arguments or with
-        those of `with_inputs`.
+        that returns such a `Tensor`. `expectation` calls it without arguments,
+        or with those of `with_inputs`.
       center: Python `bool`, whether to subtract the moving average.
       normalize: Python `bool`, whether to divide by the moving deviation.
       num_samples: Python `int`, the number of draws.
@@ -128,7 +129,7 @@ class NVIL(GradientEstimator):
 
   @property
   def serves_dependent_sites(self) -> bool:
-    # The network sees the inputs, and the averages those of earlier steps.
+    # The level depends on the inputs and on earlier steps, not on the atoms.
     return self.evaluates_only_atoms
 
   @property
@@ -140,7 +141,7 @@ class NVIL(GradientEstimator):
     return self.with_inputs(*inputs) if _takes_inputs(self.baseline) else self
 
   def with_inputs(self, *inputs: Any) -> 'NVIL':
-    """Returns this estimator with `baseline(*inputs)` for its baseline.
+    """Returns this estimator with `baseline(*inputs)` as its baseline.
 
     Args:
       *inputs: The arguments of the network `baseline`, for example the images
@@ -150,7 +151,7 @@ class NVIL(GradientEstimator):
       estimator: An `NVIL` that shares all variables with this one.
     """
     network: Any = self.baseline
-    bound = copy.copy(self)  # shares the moving averages
+    bound = copy.copy(self)  # The copy shares the moving averages.
     bound.baseline = lambda: network(*inputs)
     return bound
 
@@ -180,7 +181,7 @@ class NVIL(GradientEstimator):
       if self.normalize:
         inverse_scale = tf.math.rsqrt(tf.maximum(variance, 1.0))
     ratio = tf.cast(gradients.likelihood_ratio(atoms.log_prob), value.dtype)
-    # This is 0 and differentiates to the score, divided by `s`.
+    # The value of `move` is 0, and its gradient is the score, divided by `s`.
     move = (ratio - 1.0) * inverse_scale
     return Estimate(
       value,

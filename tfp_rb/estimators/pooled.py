@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pools a budget: spends evaluations where they matter in a batch."""
+"""Pools a budget: spends evaluations on the rows where they matter most."""
 
 from collections.abc import Callable
 import inspect
@@ -39,7 +39,7 @@ from tfp_rb.internal.types import (
 
 __all__ = ['Pooled', 'pooled']
 
-# A support of at most this many values is listed in full. For a larger one,
+# A support of at most this many values is listed in full. For a larger support,
 # this number of best values is listed for each row.
 _MOST_CANDIDATES = 64
 
@@ -69,9 +69,9 @@ def pooled(
   that are included for certain takes the place of `f(best)`.) A flat row gets
   its share of the evaluations as independent draws with a leave-one-out
   baseline instead, if that promises less variance. Value, gradient and Hessian
-  are unbiased. (Only a value with less than about 1e-16 of the mass that the
-  whole batch leaves to chance cannot be included.) `f` is called once, at `N`
-  atoms.
+  are unbiased. (The exception is a value with less than about 1e-16 of the mass
+  that is left to chance in the whole batch: it is never included.) `f` is
+  called once, at `N` atoms.
 
   `f` takes two arguments: `f(z, rows)`, with values `z` of shape
   `[N] + event_shape` and `rows`, `int32[N]`, an index into the flattened batch.
@@ -81,15 +81,15 @@ def pooled(
   argument is named `rows`. `diagnostics.evaluations_per_row` shows which rows
   get more evaluations.
 
-  This pays if the rows differ, above all if most of them are certain. If all
-  rows are alike, a budget per row with `baselines.LeaveOneOut` is as good.
+  A pool helps if the rows differ, especially if most of them are certain. If
+  all rows are alike, a budget per row with `baselines.LeaveOneOut` is as good.
 
   Args:
-    estimator: The estimator to evaluate at an atom: `REINFORCE` without a
-      baseline or with a constant or `baselines.Learned`, or `NVIL`. The pool
+    estimator: The estimator to evaluate at an atom: `NVIL`, or `REINFORCE`
+      without a baseline, with a constant or with `baselines.Learned`. The pool
       first subtracts the level of a row, `f(best)`, so such a baseline is an
-      offset to it. Its `num_samples` must be 1, because the pool decides how
-      often it draws. Default: `REINFORCE()`.
+      offset to this level. `num_samples` of the estimator must be 1, because
+      the pool decides how often it draws. Default: `REINFORCE()`.
     budget: Python `int` `N`, larger than the number of rows `B`. If there are
       fewer candidates than `N`, all of them are evaluated.
     budget_per_row: Python `float`, instead of `budget`:
@@ -182,7 +182,8 @@ def _check_row_weights(row_weights: TensorLike) -> TensorLike:
   if tf.is_tensor(row_weights):
     known = tf.get_static_value(row_weights)
   else:
-    row_weights = known = np.asarray(row_weights)  # a list has no config
+    # A config can hold an array, but not a list.
+    row_weights = known = np.asarray(row_weights)
   if known is not None and known.dtype.kind not in 'fiu':
     raise TypeError(
       f'`row_weights` must be real numbers; got {row_weights!r}. Pass the '
@@ -233,7 +234,7 @@ class Pooled(Wrapper):
     Args:
       whole: The whole `Partition`.
       u: `float64` `Tensor` of shape `[1 + N]`, uniform in (0, 1).
-      seed: Stateless seed of the draws from the rests, if there are any.
+      seed: Stateless seed for draws from the rest of each row, if there is one.
 
     Returns:
       atoms: `Atoms`.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rao-Blackwellizes estimators: sums the best atoms, and draws the others."""
+"""Rao-Blackwellizes estimators: sums the best atoms and draws the others."""
 
 from collections.abc import Callable
 import copy
@@ -67,24 +67,25 @@ def rao_blackwellize(
   ```
 
   The largest ratios come from problems in which two values hold nearly all the
-  mass, or which have only three values. There the best row has hardly any
-  variance or none.
+  mass, or which have only three values. For these problems, the best row has
+  little or no variance.
 
   Args:
     estimator: A `GradientEstimator`. `M` is its `num_samples`.
     num_summed: Python `int` `k`. If `k` equals the number of values, everything
-      is summed and nothing is drawn. With 0 nothing is summed.
+      is summed and nothing is drawn. If `k` is 0, nothing is summed.
     budget: Python `int` `N`, instead of `num_summed`. `f` is evaluated at
       exactly `N` atoms (or at all values, if there are fewer). Each batch
       member sums the `k` atoms that minimise `q(rest_k) / (N - k)` and draws
       `N - k`, as in Proposition 2 of [1]. If `g` depends on its own atom only,
       this is never worse than `N` independent draws. (With `LeaveOneOut` it is
       a rule of thumb that is nearly always better.) `num_samples` is ignored.
-    atoms: Callable, instead of `num_summed`. Takes the distribution and returns
-      the values to sum, `[k] + batch_shape + event_shape`, for example a buffer
-      of good values as in [2], or the neighbours of the best value. The result
-      is unbiased for any set that does not depend on the draws. A row with
-      fewer values repeats one: a repeated or impossible value has weight 0.
+    atoms: Callable, instead of `num_summed`, that takes the distribution and
+      returns the values to sum, `[k] + batch_shape + event_shape`, for example
+      a buffer of good values as in [2], or the neighbours of the best value.
+      The result is unbiased for any set that does not depend on the draws. A
+      row with fewer values repeats one of them: a repeated or impossible value
+      has weight 0.
     sampler: One of `tfp_rb.samplers`, which draws from the rest. The default
       draws independently. With a `budget`, only the default is supported.
 
@@ -124,7 +125,7 @@ def rao_blackwellize(
       parsing. NeurIPS 2018. https://arxiv.org/abs/1807.02322
   """
   check_estimator(estimator)
-  # Otherwise the estimator's atoms would replace those that are chosen here.
+  # An estimator that chooses its own atoms would ignore those chosen here.
   if estimator.chooses_atoms:
     raise TypeError(
       '`estimator` must leave the choice of its atoms to `rao_blackwellize`; '

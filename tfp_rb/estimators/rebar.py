@@ -13,19 +13,20 @@ __all__ = ['REBAR']
 
 
 class REBAR(RelaxedControlVariate):
-  """Uses the score function, with `f` at the relaxed atom as control variate.
+  """Uses the score function; the control variate is `f` at the relaxed atom.
 
   ```none
   g(z) = (f(z) - s f(x)) grad log q(z) + s (grad_u f(x) - grad_v f(x)) + grad f
   x    = softmax((log q + gumbel) / temperature) given that its argmax is z
   ```
 
-  `grad_u` differentiates `x` with the Gumbel noise held fixed, `grad_v` with
-  the noise given the atom held fixed. Unbiased for every temperature and every
-  scale `s`, Rao-Blackwellized or not, because the noise is drawn *given* the
-  atom. `f` is called twice: at the atoms, and at one relaxed atom for each
-  draw. With `k` summed and `M` drawn atoms this costs `k + 2 M` evaluations if
-  the relaxation is restricted, and `2 (k + M)` otherwise.
+  `grad_u` differentiates `x` with the Gumbel noise held fixed, and `grad_v`
+  differentiates `x` with the noise given the atom held fixed. The gradient is
+  unbiased for every temperature and every scale `s`, with or without
+  Rao-Blackwellization, because the noise is drawn *given* the atom. `f` is
+  called twice: at the atoms, and at one relaxed atom for each draw. With `k`
+  summed and `M` drawn atoms this costs `k + 2 M` evaluations if the relaxation
+  is restricted, and `2 (k + M)` otherwise.
 
   Temperature and scale may be variables. Their objective is the squared
   gradient of the whole estimate w.r.t. the logits (of both classes of a
@@ -33,19 +34,19 @@ class REBAR(RelaxedControlVariate):
   `auxiliary` and has a gradient w.r.t. these variables only. To minimise it in
   the same backward pass, give the optimizer `estimator.trainable_variables`.
 
-  Supports `OneHotCategorical` and `Bernoulli`, and `Independent` and `Sample`
-  of them. `f` takes vectors inside the simplex (numbers in (0, 1) for
+  REBAR supports `OneHotCategorical` and `Bernoulli`, and `Independent` and
+  `Sample` of them. `f` takes vectors inside the simplex (numbers in (0, 1) for
   `Bernoulli`) in the dtype of the logits, and must be differentiable w.r.t.
   them.
 
-  #### Restricted or not
+  #### Restricted relaxation
 
   Noise at the summed atoms would leave a variance of `sum_z q(z)^2 Var[g(z)]`
   even when everything is summed. So the summed atoms have plain score terms,
   and the draws use the relaxation of `q` *restricted to the rest*. Then no
-  variance is left when everything is summed. A product given its rest is not a
-  product. For products, and with `restricted=False`, all atoms therefore use
-  the relaxation of `q`.
+  variance is left when everything is summed. A product that is restricted to
+  its rest is no longer a product. Therefore all atoms use the relaxation of `q`
+  for products, and also with `restricted=False`.
 
   #### Examples
 
@@ -71,7 +72,7 @@ class REBAR(RelaxedControlVariate):
       https://arxiv.org/abs/1703.07370
   """
 
-  differentiates_f = True  # It does so at relaxed atoms.
+  differentiates_f = True  # `f` is differentiated at relaxed atoms.
 
   def __init__(
     self,
@@ -87,14 +88,15 @@ class REBAR(RelaxedControlVariate):
     Args:
       temperature: A positive number, a scalar `Tensor` or variable, or a
         callable without arguments that returns one.
-      scale: A number, scalar `Tensor` or variable, of the control variate.
-      restricted: Python `bool`, whether to relax `q` given the rest instead of
-        `q` when Rao-Blackwellized. `None` does so where it is possible.
+      scale: A number, scalar `Tensor` or variable that multiplies the control
+        variate.
+      restricted: Python `bool`, whether a Rao-Blackwellized estimator relaxes
+        `q` given the rest instead of `q`. `None` restricts where possible.
       num_samples: Python `int`, the number of draws.
       name: Python `str`, name of the `tf.Module`.
 
     Raises:
-      TypeError: `temperature` or `restricted` is of the wrong kind.
+      TypeError: `temperature` or `restricted` has the wrong type.
       ValueError: `temperature` is not a positive scalar.
     """
     super().__init__(
@@ -109,5 +111,5 @@ class REBAR(RelaxedControlVariate):
     self, f: Integrand, relaxed: tf.Tensor, batch_shape: list[Any]
   ) -> tuple[tf.Tensor, tf.Tensor]:
     del batch_shape
-    # The second call of `f`, at relaxed atoms.
+    # This is the second call of `f`, at relaxed atoms.
     return value_and_slope(f, relaxed, self)

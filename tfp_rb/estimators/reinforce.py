@@ -27,10 +27,10 @@ class REINFORCE(GradientEstimator):
   g(z) = (f(z) - b) grad log q(z) + grad f(z)
   ```
 
-  Unbiased with every baseline of `tfp_rb.baselines`, in value, gradient and
-  Hessian, Rao-Blackwellized or not. Costs `num_samples` evaluations of `f`
-  (`num_summed + num_samples` when Rao-Blackwellized), in one call, plus those
-  that the baseline needs.
+  Value, gradient and Hessian are unbiased with every baseline of
+  `tfp_rb.baselines`, with or without Rao-Blackwellization. REINFORCE costs
+  `num_samples` evaluations of `f` (`num_summed + num_samples` if it is
+  Rao-Blackwellized), in one call, plus those that the baseline needs.
 
   REINFORCE+ of [2] is `REINFORCE(baseline=baselines.IndependentSample())`.
 
@@ -69,7 +69,8 @@ class REINFORCE(GradientEstimator):
 
     Args:
       *positional: One of `tfp_rb.baselines`, instead of `baseline=`. Numbers
-        are accepted by keyword only, since `REINFORCE(5)` reads as five draws.
+        are accepted by keyword only, because `REINFORCE(5)` would look like
+        five draws.
       baseline: One of `tfp_rb.baselines`, or a constant: a number or a `Tensor`
         of the batch shape of the distribution. `None` means no baseline.
       num_samples: Python `int`, the number of draws.
@@ -129,8 +130,8 @@ class REINFORCE(GradientEstimator):
     level = tf.stop_gradient(tf.cast(correction.level, value.dtype))
     return Estimate(
       value,
-      # Equation (4) of [2]. `ratio - 1` is 0 and differentiates to the score;
-      # `signal` is not stopped, so that the Hessian is unbiased as well.
+      # Equation (4) of [2]. `ratio - 1` is 0, and its gradient is the score.
+      # `signal` keeps its gradient, so that the Hessian is unbiased as well.
       surrogate=value + (signal - level) * (ratio - 1.0),
       auxiliary=correction.auxiliary,
     )

@@ -30,11 +30,12 @@ class ReinMax(GradientEstimator):
   p0   = q,     p1 = (z + softmax(logits / temperature)) / 2
   ```
 
-  **Biased**, except at temperature 1 for an `f` that is quadratic in the
-  one-hot vectors. The atom is the only source of noise. Costs `k + M`
-  evaluations of `f`, in one call. `f` takes vectors in the dtype of the logits
-  and is differentiated at the atoms themselves. The authors recommend a
-  temperature of 1 or more. Supports the same distributions as `REBAR`.
+  The gradient is **biased**, except at temperature 1 for an `f` that is
+  quadratic in the one-hot vectors. The atom is the only source of noise. With
+  `k` summed and `M` drawn atoms, ReinMax costs `k + M` evaluations of `f`, in
+  one call. `f` takes vectors in the dtype of the logits and is differentiated
+  at the atoms themselves. The authors recommend a temperature of 1 or more.
+  ReinMax supports the same distributions as `REBAR`.
 
   #### Examples
 
@@ -75,7 +76,7 @@ class ReinMax(GradientEstimator):
       name: Python `str`, name of the `tf.Module`.
 
     Raises:
-      TypeError: `temperature` is of the wrong kind.
+      TypeError: `temperature` has the wrong type.
       ValueError: `temperature` is not a positive scalar.
     """
     super().__init__(num_samples=num_samples, name=name)
@@ -100,13 +101,14 @@ class ReinMax(GradientEstimator):
       validate_args=distribution.validate_args,
     )
     probs = tf.exp(log_probs)
-    # -inf divided by a trained temperature would have a NaN gradient.
+    # Dividing -inf by a trained temperature would give a NaN gradient.
     tempered = softmax(tf.maximum(log_probs, -1e30) / temperature)
     # 2 J(p1) - J(p0) / 2, algorithm 2 of [1].
     moving = 2.0 * _softmax_path(
       0.5 * (one_hot + tempered), log_probs
     ) - 0.5 * _softmax_path(probs, log_probs)
-    # This has the value of the atom and the gradient of the second-order path.
+    # `inputs` has the value of the atom and the gradient of the second-order
+    # path.
     inputs = one_hot + (moving - tf.stop_gradient(moving))
     value, _ = value_and_slope(f, relaxation.to_event(inputs), self)
     return Estimate(value, surrogate=value)

@@ -24,17 +24,18 @@ class RELAX(RelaxedControlVariate):
   x    = softmax((log q + gumbel) / temperature) given that its argmax is z
   ```
 
-  This is `REBAR` with any differentiable function `c` in place of `f`, a neural
-  network for example. Unbiased for every `c`, temperature and scale `s`,
-  Rao-Blackwellized or not. `f` is called once, at the atoms: `k + M`
-  evaluations. `c` is evaluated at one relaxed atom for each draw (`M`, or
-  `k + M` if the relaxation is not restricted, see `REBAR`) and, if it is
-  restricted, at 8 more that estimate its mean.
+  This is `REBAR` with any differentiable function `c` in place of `f`, for
+  example a neural network. The gradient is unbiased for every `c`, temperature
+  and scale `s`, with or without Rao-Blackwellization. With `k` summed and `M`
+  drawn atoms, `f` is called once, at these `k + M` atoms. `c` is evaluated at
+  one relaxed atom for each draw (`M`, or `k + M` if the relaxation is not
+  restricted; see `REBAR`). If the relaxation is restricted, `c` is also
+  evaluated at 8 more relaxed atoms, which estimate its mean.
 
-  With `with_f=True`, `c(x) = f(x) + control_variate(x)`: `REBAR` plus a network
-  that corrects it. The authors of [1] do so if `f` is differentiable. `f` is
-  then called twice and must be differentiable, and costs as many evaluations as
-  with `REBAR`. Start with a network whose output is nearly 0.
+  `with_f=True` uses `c(x) = f(x) + control_variate(x)`: this is `REBAR` plus a
+  network that corrects it. The authors of [1] do so if `f` is differentiable.
+  `f` must then be differentiable; it is called twice, with as many evaluations
+  as in `REBAR`. Start with a network whose output is nearly 0.
 
   A control variate can depend on more than the atom, for example on the image
   of each batch member. Pass such inputs to `with_inputs`.
@@ -42,9 +43,9 @@ class RELAX(RelaxedControlVariate):
   The variance objective of `REBAR` also trains the variables of `c`. (A Keras
   network has no variables until it is built: build it, for atoms of shape
   `[n] + batch_shape + event_shape`, before you ask for
-  `estimator.trainable_variables`.) A lambda hides its variables, so store the
-  network on this estimator as well, not on the result of `rao_blackwellize`:
-  `relax.network = network`.
+  `estimator.trainable_variables`.) If `control_variate` is a lambda, it hides
+  the variables of its network. In that case also store the network on this
+  estimator, not on the result of `rao_blackwellize`: `relax.network = network`.
 
   #### Examples
 
@@ -86,14 +87,15 @@ class RELAX(RelaxedControlVariate):
     """Makes the estimator.
 
     Args:
-      control_variate: Callable, relaxed atoms of shape
+      control_variate: Callable that maps relaxed atoms of shape
         `[n] + batch_shape + event_shape` to a `Tensor` of shape
-        `[n] + batch_shape`; a Keras network for example (an output of shape
-        `[n] + batch_shape + [1]` is accepted as well). After the atoms it is
-        called with the arguments of `with_inputs`.
+        `[n] + batch_shape`, for example a Keras network. (An output of shape
+        `[n] + batch_shape + [1]` is accepted as well.) The arguments of
+        `with_inputs` follow the atoms.
       temperature: A positive number, a scalar `Tensor` or variable, or a
         callable without arguments that returns one.
-      scale: A number, scalar `Tensor` or variable, of the control variate.
+      scale: A number, scalar `Tensor` or variable that multiplies the control
+        variate.
       with_f: Python `bool`, whether to add `f` at the relaxed atoms to the
         control variate.
       restricted: Python `bool`, as in `REBAR`.
@@ -101,8 +103,8 @@ class RELAX(RelaxedControlVariate):
       name: Python `str`, name of the `tf.Module`.
 
     Raises:
-      TypeError: `control_variate` is not callable, or another argument is of
-        the wrong kind.
+      TypeError: `control_variate` is not callable, or another argument has the
+        wrong type.
       ValueError: `temperature` is not a positive scalar.
     """
     super().__init__(

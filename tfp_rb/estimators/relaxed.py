@@ -55,9 +55,10 @@ class Noise(NamedTuple):
   Attributes:
     perturbed: `Tensor` of shape `[m] + batch_shape + sites + [K]`, constant.
     share: `Tensor` of that shape with values in (0, 1]: the derivative w.r.t.
-      `L` of `L + noise` with the noise held fixed, minus that of the perturbed
-      values given the atom. This difference of two Jacobians is diagonal: 1 at
-      the class of the atom and `sigmoid(L + g - T)` at the others.
+      `L` of `L + noise` with the noise held fixed, minus the derivative of the
+      perturbed values given the atom. This difference of two Jacobians is
+      diagonal: 1 at the class of the atom and `sigmoid(L + g - T)` at the
+      others.
   """
 
   perturbed: tf.Tensor
@@ -79,7 +80,8 @@ def given_rest(
       restricted to the rest at the draws, those of `q` at the other atoms.
     log_rest: `Tensor` of shape `[m] + batch_shape`, the differentiable log of
       the mass of the rest at the draws; 0 at the other atoms.
-    is_from_rest: Boolean `Tensor` of shape `[m] + batch_shape`, the draws.
+    is_from_rest: Boolean `Tensor` of shape `[m] + batch_shape`, whether an atom
+      is a draw.
   """
   is_possible = atoms.weights > 0.0
   drawn = is_draw(atoms)
@@ -120,7 +122,7 @@ def draw_noise(
   # The Gumbel variable of the atom's class serves as the maximum `T`.
   top = tf.reduce_sum(one_hot * gumbel, axis=-1, keepdims=True)
   free = tf.stop_gradient(log_probs) + gumbel
-  # Truncated below `T`: -log(exp(-free) + exp(-top)), which is finite or -inf.
+  # Truncate below `T`: -log(exp(-free) + exp(-top)) is finite or -inf.
   below = free - tf.math.softplus(free - top)
   return Noise(
     perturbed=tf.where(is_atom, top, below),
@@ -131,7 +133,7 @@ def draw_noise(
 def draw_free_noise(
   log_probs: tf.Tensor, num_noises: int, seed: StatelessSeed
 ) -> tf.Tensor:
-  """Returns perturbed log-probabilities without an atom, `num_noises` each."""
+  """Returns `num_noises` perturbed log-probabilities that no atom restricts."""
   return tf.stop_gradient(log_probs) + _gumbel([num_noises], log_probs, seed)
 
 
@@ -157,7 +159,7 @@ def linear_in(log_probs: tf.Tensor, coefficients: tf.Tensor) -> tf.Tensor:
     terms: `Tensor`, `coefficients * log_probs`, 0 at impossible classes.
   """
   is_possible = log_probs > -np.inf
-  # Both factors are masked: 0 times -inf is NaN, forward and backward.
+  # Mask both factors, because 0 times -inf is NaN, forward and backward.
   zeros = tf.zeros_like(coefficients)
   return tf.stop_gradient(
     tf.where(is_possible, coefficients, zeros)
@@ -192,9 +194,9 @@ def auxiliary_of(
   Returns:
     auxiliary: `Tensor` of `batch_shape`; `None` if there are no variables.
   """
-  # A Keras network has variables only once it was called.
+  # Ask for the variables only now: a Keras network has none until it is called.
   variables = [
-    v if isinstance(v, tf.Variable) else v.value  # Keras 3 wraps its own
+    v if isinstance(v, tf.Variable) else v.value  # Keras 3 wraps its variables.
     for v in estimator.trainable_variables
   ]
   if not variables:
@@ -271,7 +273,7 @@ class RelaxedEstimator(GradientEstimator):
   def is_restricted(self, relaxation: Any, atoms: Atoms) -> bool:
     """Returns whether the relaxation is that of `q` given the rest."""
     if isinstance(atoms.num_summed, int) and atoms.num_summed == 0:
-      return False  # Nothing is summed, so the rest is everything.
+      return False  # Nothing is summed, so the rest is the whole support.
     if self.restricted and relaxation.num_sites:
       raise ValueError(
         '`restricted` must not be True for a `distribution` with several '
@@ -299,7 +301,8 @@ def value_and_slope(
     tape.watch(inputs)
     value = call_at_floats(f, inputs, estimator)
   slope = tape.gradient(value, inputs)
-  # If this counted as 0, nothing would be trained, without any warning.
+  # A missing gradient must not count as 0: nothing would be trained, without
+  # any warning.
   if slope is None:
     raise ValueError(
       f'`{getattr(f, "name", "f")}` must be differentiable w.r.t. its atoms '
@@ -317,7 +320,7 @@ def call_at_floats(
     return f(inputs)
   except Exception as error:
     # The exception itself reaches the user unchanged.
-    if hasattr(error, 'add_note'):  # Python 3.11
+    if hasattr(error, 'add_note'):  # It exists from Python 3.11 on.
       error.add_note(
         f'`{type(estimator).__name__}` calls `{getattr(f, "name", "f")}` with '
         f'atoms of {inputs.dtype.name} and shape {inputs.shape}, which are '
@@ -345,7 +348,7 @@ def values_and_mean(
     mean = atoms.partition.mean()
   except NotImplementedError as error:
     if _has_mean(atoms.partition.distribution):
-      raise  # An exception of the user's own `_mean`.
+      raise  # The user's own `_mean` raised this exception.
     raise TypeError(
       f'`distribution` must have a mean for `{type(estimator).__name__}`; got '
       f'a `{atoms.partition.name}`, which has none. Use `tfp_rb.REINFORCE`.'

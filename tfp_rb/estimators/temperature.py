@@ -47,7 +47,7 @@ class AnnealedTemperature(Configurable):
 
     Args:
       rate: Python `float`, not negative.
-      floor: Python `float`, positive: the least temperature.
+      floor: Python `float`, positive, the lowest temperature.
       name: Python `str`, name of the `tf.Module`.
 
     Raises:
@@ -57,12 +57,12 @@ class AnnealedTemperature(Configurable):
     # In this form, both checks also reject NaN.
     if not rate >= 0.0:
       raise ValueError(
-        '`rate` must not be negative, because the temperature falls; got '
-        f'{rate}. Pass, for example, `rate=1e-4`.'
+        '`rate` must not be negative, because the temperature must not rise; '
+        f'got {rate}. Pass, for example, `rate=1e-4`.'
       )
     if not floor > 0.0:
       raise ValueError(
-        '`floor` must be positive, because it is the least temperature; got '
+        '`floor` must be positive, because it is the lowest temperature; got '
         f'{floor}. Pass, for example, `floor=0.1`.'
       )
     self.rate = rate
@@ -85,7 +85,7 @@ def check_temperature(temperature: Any, name: str = 'temperature') -> None:
   Args:
     temperature: A number, a `Tensor`, a variable or a callable without
       arguments.
-    name: Python `str`, the argument.
+    name: Python `str`, the name of the argument.
   """
   if temperature is None or isinstance(temperature, (str, bool)):
     raise TypeError(
@@ -96,7 +96,8 @@ def check_temperature(temperature: Any, name: str = 'temperature') -> None:
   if callable(temperature):
     return  # Its values are checked when they are read.
   if tf.executing_eagerly() or not tf.is_tensor(temperature):
-    # Inside a `tf.function` the Tensor of a number could not be read.
+    # Leave the graph of a `tf.function`, in which the number would become a
+    # symbolic Tensor without a value.
     with tf.init_scope():
       value = np.asarray(tf.convert_to_tensor(temperature))
   else:
@@ -105,7 +106,7 @@ def check_temperature(temperature: Any, name: str = 'temperature') -> None:
 
 
 def _check_positive(value: Any, name: str) -> None:
-  if value is None:  # The value of a graph's Tensor is not known statically.
+  if value is None:  # A symbolic Tensor has no value that is known statically.
     return
   if np.ndim(value) != 0 or not 0.0 < value < np.inf:
     raise ValueError(
@@ -135,8 +136,8 @@ def read_scalar(
   Returns:
     scalar: Differentiable `Tensor` of shape `[]`.
   """
-  # Convert here and not in the constructor, so that every call reads variables
-  # and schedules anew.
+  # Convert here and not in the constructor, so that every call reads the
+  # current values of variables and schedules.
   value = given
   if callable(given):
     if checks.num_arguments(given):

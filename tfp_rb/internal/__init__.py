@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Provides tools with no counterpart in the mathematics, such as checks."""
+"""Provides helpers that have no mathematical meaning, such as checks."""

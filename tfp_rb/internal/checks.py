@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks arguments for many modules."""
+"""Provides the argument checks that many modules share."""
 
 import inspect
 import operator

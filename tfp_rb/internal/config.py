@@ -31,7 +31,7 @@ REGISTRY: dict[str, type['Configurable']] = {}
 
 
 class Configurable(tf.Module):
-  """A `tf.Module` that can be described by, and rebuilt from, plain data.
+  """Extends `tf.Module` with conversions to plain data and back.
 
   The constructor stores each of its arguments in an attribute of the same name.
   `get_config` collects them as data that JSON can hold. A nested estimator or
@@ -70,7 +70,7 @@ class Configurable(tf.Module):
     return f'{type(self).__name__}({", ".join(settings)})'
 
   def get_config(self) -> dict[str, Any]:
-    """Returns the constructor's arguments as plain data, fit for JSON."""
+    """Returns the constructor's arguments as plain data that JSON can hold."""
     config = {}
     for name in self._argument_names():
       where = f'{type(self).__name__}.{name}'
@@ -90,7 +90,7 @@ class Configurable(tf.Module):
 
 
 def serialize(value, where='estimator'):
-  """Returns an estimator, or one of its settings, as data fit for JSON."""
+  """Returns an estimator, or one of its settings, as data for JSON."""
   if isinstance(value, Configurable):
     kind = type(value)
     return {
@@ -107,7 +107,7 @@ def serialize(value, where='estimator'):
       'dtype': value.dtype.name,
       'trainable': value.trainable,
     }
-  # Test for this first: some NumPy scalars are also Python floats.
+  # Test for this before Python floats, because some NumPy scalars are both.
   if tf.is_tensor(value) or isinstance(value, (np.ndarray, np.generic)):
     array = np.asarray(value)
     return {'tensor': array.tolist(), 'dtype': array.dtype.name}
@@ -123,7 +123,7 @@ def serialize(value, where='estimator'):
 
 
 def _serialize_transformed(value, where):
-  """Returns a positive variable, a learned temperature, as plain data."""
+  """Returns a positive variable (a learned temperature) as plain data."""
   kind = type(value.bijector)
   bijector = kind.__name__
   # The config holds only the bijector's name, so default settings are required.
@@ -181,7 +181,7 @@ def deserialize(value):
 
 
 def _bijector_named(name):
-  """Returns the class of a bijector, or raises for any other name."""
+  """Returns the bijector class of this name, or raises if it is unknown."""
   if not isinstance(name, str) or name not in _BIJECTORS:
     raise ValueError(
       f'`bijector` of a config must be one of {", ".join(_BIJECTORS)}; got '
@@ -191,8 +191,8 @@ def _bijector_named(name):
 
 
 def _default_name(module, qualified_name):
-  """Returns the registered name of a class for which nobody chose one."""
-  # Modules of this library may move without breaking a saved file.
+  """Returns the registered name of a class if its author chose none."""
+  # Leave out this library's modules: a class that moves must still load.
   package = 'tfp_rb' if module.split('.')[0] == 'tfp_rb' else module
   return f'{package}>{qualified_name}'
 
@@ -224,14 +224,14 @@ def _class_of(value):
   if found:
     names = ', '.join(sorted(map(_registered_name, found)))
     raise ValueError(
-      f'`class_name` must name one class; got {class_name!r}, which may be any '
-      f'of {names}. Import only one of them before you load.'
+      f'`class_name` must name one class; got {class_name!r}, which may mean '
+      f'any of {names}. Import only one of them before you load.'
     )
   raise ValueError(
     '`class_name` must name an estimator, baseline or sampler that is '
     f'imported; got {value.get("registered_name", class_name)!r}. Import the '
-    'module that defines it before you load. If the class has another name or '
-    f'module now, pass `custom_objects={{{class_name!r}: ...}}` to '
+    'module that defines it before you load. If the class was renamed or '
+    f'moved, pass `custom_objects={{{class_name!r}: ...}}` to '
     '`keras.models.load_model`.'
   )
 
@@ -241,7 +241,7 @@ def _find_classes(value):
   class_name = value.get('class_name')
   if 'registered_name' in value:
     name = value['registered_name']
-    # The bare class name may be one of `custom_objects` of `load_model`.
+    # The bare class name may be a key in `custom_objects` of `load_model`.
     found = [_in_keras(name) or REGISTRY.get(name) or _in_keras(class_name)]
   else:
     found = _classes_of_0_1(value.get('module') or '', class_name)

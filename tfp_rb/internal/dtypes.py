@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chooses dtypes that are wide enough."""
+"""Chooses dtypes that are precise enough."""
 
 import tensorflow as tf
 
@@ -8,13 +8,14 @@ __all__ = ['at_least_float32', 'largest_integer', 'widest']
 
 def at_least_float32(x):
   """Casts float16 and bfloat16 to float32."""
-  # In bfloat16 the weights of a partition would not sum to 1 (off by .004).
+  # In bfloat16, the weights of a partition would not sum to 1: they would be
+  # off by 0.004.
   return tf.cast(x, tf.float32) if x.dtype.size < 4 else x
 
 
 def largest_integer(dtype):
   """Returns the largest `n` such that a dtype holds all integers up to `n`."""
-  dtype = tf.as_dtype(dtype)  # A distribution keeps a NumPy dtype as given.
+  dtype = tf.as_dtype(dtype)  # The dtype of a distribution may be NumPy's.
   if dtype.is_integer:
     return dtype.max
   if dtype.is_bool:

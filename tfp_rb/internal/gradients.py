@@ -29,7 +29,8 @@ def likelihood_ratio(log_prob):
   The gradient of the ratio is the ratio times the gradient of `log q(z)`.
   Because the gradient refers to the ratio again, higher derivatives are correct
   as well. Unlike `exp(x - stop(x))`, the ratio is 1, not NaN, if `log q(z)` is
-  `-inf`. Times `f(z)` it has the gradient of Equation (3) of the paper.
+  `-inf`. The product of the ratio and `f(z)` has the gradient of Equation (3)
+  of the paper.
 
   Args:
     log_prob: Floating-point `Tensor`, `log q(z)`.
@@ -64,8 +65,8 @@ def value_with_gradient_of(value, surrogate, auxiliary):
 def objective_of(objective, tape, variables):
   """Returns `objective` with a gradient with respect to `variables` only.
 
-  Use it if the objective also depends on the user's model, which it must not
-  train.
+  Use this function if the objective also depends on the user's model, but must
+  not train it.
 
   Args:
     objective: `Tensor`.
@@ -78,7 +79,7 @@ def objective_of(objective, tape, variables):
 
   @tf.custom_gradient
   def of_variables(*values):
-    del values  # Arguments only to connect the variables to the caller's tape.
+    del values  # These arguments connect the variables to the caller's tape.
 
     def pullback(*cotangents):
       return tape.gradient(
@@ -137,7 +138,7 @@ def call_one_by_one(f, x):
 
   @tf.custom_gradient
   def of_sources(*sources):
-    del sources  # Arguments only to connect `x` and the captures to the tape.
+    del sources  # These arguments connect `x` and the captures to the tape.
     return tf.stop_gradient(values), pullback
 
   if not inputs and not captured:
@@ -161,8 +162,8 @@ def _pull_back_one_by_one(f, x, inputs, captured, cotangents):
   num_calls = x.shape[0]
 
   def step(i, slopes, totals):
-    # A slice at a position that is unknown while compiling, `x[i]`, makes the
-    # XLA of older versions of TensorFlow pad `x` to twice its size.
+    # For `x[i]`, whose position is unknown at compile time, XLA in older
+    # versions of TensorFlow would pad `x` to twice its size.
     own = tf.gather(x, i)
     sources = [own] * len(inputs) + captured
     with tf.GradientTape(watch_accessed_variables=False) as tape:
@@ -197,7 +198,7 @@ def _pull_back_one_by_one(f, x, inputs, captured, cotangents):
 
 
 def linear_scan(factors, inputs, backwards=False):
-  """Solves a linear recursion, and differentiates it by the reverse recursion.
+  """Solves a linear recursion; the gradient solves the reverse recursion.
 
   ```none
   forwards:    x_t = x_{t-1} A_t + b_t,    x_{-1} = 0
@@ -220,7 +221,7 @@ def linear_scan(factors, inputs, backwards=False):
   @tf.custom_gradient
   def solve(factors, inputs):
     def pullback(slope):
-      # Solve again: a higher derivative must not see the loop itself.
+      # Solve again: a higher derivative must not differentiate the loop.
       own = linear_scan(factors, inputs, backwards)
       other = linear_scan(factors, slope, not backwards)
       forward, backward = (other, own) if backwards else (own, other)
@@ -270,8 +271,8 @@ def softplus(x):
   """Returns `log(1 + exp(x))`, in half the time of `tf.nn.softplus` under XLA.
 
   `tf.nn.softplus` calls `log1p`, for which XLA evaluates two branches on a CPU.
-  The result is accurate to 6e-8 in absolute terms in float32, which suits a sum
-  over pixels. A logarithm of a probability would need relative accuracy.
+  In float32, the absolute error of the result is at most 6e-8, which is enough
+  for a sum over pixels. A log-probability would need relative accuracy.
 
   Args:
     x: Floating-point `Tensor`.

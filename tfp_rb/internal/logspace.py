@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Computes log-probabilities without NaN where something is impossible.
+"""Computes log-probabilities that are never NaN for impossible values.
 
 An impossible value has the log-probability `-inf`, and its gradient is 0. TFP
 and TensorFlow return NaN in some of these cases, because the gradient of a
-logarithm at 0 is infinite, and 0 times it is NaN.
+logarithm at 0 is infinite, and 0 times infinity is NaN.
 """
 
 import numpy as np
@@ -24,7 +24,7 @@ def categorical_logits(distribution):
   """Returns unnormalised log-probabilities, `batch_shape + [K]`."""
   if distribution.logits is not None:
     return tf.convert_to_tensor(distribution.logits)
-  # Cast before taking the logarithm, which has few digits in half precision.
+  # Cast first, because the logarithm has few digits in half precision.
   probs = dtypes.at_least_float32(tf.convert_to_tensor(distribution.probs))
   return log_of_probs(probs)
 
@@ -43,14 +43,14 @@ def bernoulli_log_probs(distribution):
 def log_of_probs(probs):
   """Returns `log(probs)` with gradient 0, not NaN, at probabilities of 0."""
   # Masking the result alone is not enough: the gradient of the logarithm at 0
-  # is infinite, and 0 times it is NaN.
+  # is infinite, and 0 times infinity is NaN.
   possible = probs > 0.0
   log_probs = tf.math.log(tf.where(possible, probs, tf.ones_like(probs)))
   return tf.where(possible, log_probs, tf.constant(-np.inf, probs.dtype))
 
 
 def log_softmax(logits):
-  """Returns `log_softmax` along the last axis; rows of `-inf` stay as they are.
+  """Returns `log_softmax` along the last axis; rows of `-inf` are unchanged.
 
   Args:
     logits: Floating-point `Tensor` of shape `[..., K]`.
@@ -64,7 +64,8 @@ def log_softmax(logits):
 def log_sum_exp(x):
   """Returns `log(sum(exp(x)))` along the last axis; `-inf` if all are `-inf`.
 
-  The gradient of an impossible row is 0. That of `tf.reduce_logsumexp` is NaN.
+  The gradient of an impossible row is 0, unlike the gradient of
+  `tf.reduce_logsumexp`, which is NaN.
 
   Args:
     x: Floating-point `Tensor` of shape `[..., K]`.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs loops as graphs, in eager mode as well."""
+"""Runs loops as graphs, even in eager mode."""
 
 from collections.abc import Callable
 import functools
@@ -14,7 +14,7 @@ def as_graph(function: Callable[..., Any]) -> Callable[..., Any]:
   """Traces a function of Tensors if it is called in eager mode.
 
   In eager mode, `tf.scan` and `tf.while_loop` are Python loops, which take
-  milliseconds per step. In a graph, the function is called as it is, so that
+  milliseconds per step. In a graph, the function is called directly, so that
   XLA sees all shapes that are known statically.
 
   Args:

@@ -3,9 +3,9 @@
 
 For the same stateless seed, TensorFlow draws different floats in eager mode and
 under XLA. The full-range integer bits of Philox agree everywhere, so this
-module makes all randomness of the library from those bits.
-`tfp.random.split_seed` is not used because it does not name its generator,
-which TensorFlow then chooses by device.
+module makes all randomness of the library from those bits. It does not use
+`tfp.random.split_seed`, because this function does not specify the generator,
+which TensorFlow would then choose depending on the device.
 """
 
 import numpy as np
@@ -26,7 +26,7 @@ def split_seed(seed, n):
     seeds: List of `n` `Tensor`s, `int32[2]`.
 
   Raises:
-    TypeError: `seed` is not made of 32-bit integers.
+    TypeError: `seed` does not consist of 32-bit integers.
     ValueError: `seed` is not a pair.
   """
   return tf.unstack(_bits([n, 2], _stateless(seed), tf.int32))
@@ -74,8 +74,8 @@ def uniform(shape, seed, dtype=tf.float64):
   integer, num_bits = (
     (tf.int64, 52) if tf.as_dtype(dtype) == tf.float64 else (tf.int32, 23)
   )
-  # The sum below is exact: it needs one bit more than is kept, and the mantissa
-  # has 53 bits in float64 and 24 in float32.
+  # The sum below is exact: it needs one bit more than the integer has, and the
+  # mantissa has 53 bits in float64 and 24 in float32.
   kept = tf.bitwise.bitwise_and(
     _bits(shape, seed, integer), tf.constant(2**num_bits - 1, integer)
   )
@@ -85,8 +85,8 @@ def uniform(shape, seed, dtype=tf.float64):
 def stratified_uniform(shape, seed):
   """Returns stratified uniforms, one per stratum along the first axis.
 
-  Every other coordinate has its own random order of the strata (a Latin
-  hypercube), so each single draw is uniform.
+  Each coordinate of the other axes has its own random order of the strata (a
+  Latin hypercube), so each single draw is uniform.
 
   Args:
     shape: Shape of the result; the first entry is a Python `int`.
@@ -121,7 +121,7 @@ def search_index(masses, u):
   size = masses.shape[-1]
   cumulated = tf.cumsum(tf.cast(masses, tf.float64), axis=-1)
   threshold = u[..., tf.newaxis] * cumulated[..., -1:]
-  # This finds the first index beyond the threshold with a minimum, because an
+  # Use a minimum to find the first index beyond the threshold, because an
   # argmax is several times slower under XLA on a CPU.
   beyond = (cumulated > threshold) & (masses > 0.0)
   first = tf.reduce_min(tf.where(beyond, tf.range(size), size), axis=-1)

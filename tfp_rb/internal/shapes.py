@@ -38,8 +38,8 @@ def _as_list(static, dynamic_fn):
     return static.as_list()
   dynamic = dynamic_fn()
   if static.rank is None:
-    # TFP returns no static rank for a shape that is a Tensor. TensorFlow infers
-    # it, and known dimensions, when it fills the shape.
+    # TFP returns no static rank if the shape is a Tensor. `tf.fill` makes
+    # TensorFlow infer the rank and the known sizes.
     static = tf.fill(dynamic, False).shape
   if static.rank is None:
     raise ValueError(
@@ -135,7 +135,7 @@ def take(values, index):
 
 
 def with_batch(x, batch_shape, event_rank=0):
-  """Gives the batch another shape with the same number of members.
+  """Reshapes the batch dimensions to another shape of the same size.
 
   Args:
     x: `Tensor` of shape `[n] + batch + event`.

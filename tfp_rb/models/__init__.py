@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keras models with discrete latent variables: the paper's and your own."""
+"""Provides Keras models with discrete latent variables.
+
+`EstimatorModel` is the base class for your own models.
+"""
 
 from tfp_rb.models._pixels import binarize
 from tfp_rb.models.control_variate import ControlVariate

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes and reads checkpoints of a run; only the chief's are kept."""
+"""Writes and reads checkpoints of a run, and keeps only those of the chief."""
 
 import os
 from typing import Any
@@ -21,6 +21,7 @@ def state_of(model: Any) -> dict[str, list[tf.Variable]]:
   Returns:
     state: Dictionary of lists of variables.
   """
+  # Metrics are reset at each epoch, so a checkpoint does not need them.
   passing = {id(v) for v in model.metrics_variables}
   optimizers = [model.optimizer, model.estimator_optimizer]
   state = {
@@ -38,7 +39,8 @@ class Checkpoints:
   """Writes and reads the state of a run.
 
   All workers take part in writing, because TensorFlow may exchange values of
-  replicas while it writes. The others write to a temporary folder.
+  replicas while it writes. Workers other than the chief write to a temporary
+  folder.
   """
 
   def __init__(
@@ -65,7 +67,8 @@ class Checkpoints:
           '`directory` must hold checkpoints of this model and estimator; got '
           f'{newest}, which cannot be restored: {error} Pass another folder to '
           'start a new run. If the checkpoint is damaged, remove it, and write '
-          'the name of the previous one into the file `checkpoint` there.'
+          'the name of the previous one into the file `checkpoint` in that '
+          'folder.'
         ) from error
     self._check_that_workers_agree(newest)
     return int(self._step.numpy())
@@ -84,7 +87,7 @@ class Checkpoints:
       raise ValueError(
         '`directory` must be one folder that all workers read; got '
         f'{self._directory!r}, whose newest checkpoint is {newest} on this '
-        'worker and a different one on others. Pass a folder on a shared disk.'
+        'worker, but not on all others. Pass a folder on a shared disk.'
       )
 
   def save(self, step: int) -> None:

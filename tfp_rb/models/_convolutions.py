@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolutions with few channels."""
+"""Defines convolutions with few channels."""
 
 import keras
 import numpy as np
@@ -9,8 +9,9 @@ from tfp_rb.models._layers import by_fan_in
 
 __all__ = ['Convolutions']
 
-# [block, pixel in the block, pixel of the result, pixel of the kernel]: 1 where
-# a pixel of a block of two meets a pixel of a kernel of three.
+# This table is 1 where a pixel of a block of two meets a pixel of a kernel of
+# three. Its axes are [block, pixel in the block, pixel of the result, pixel of
+# the kernel].
 _MEETING = np.zeros([2, 2, 2, 3], np.float32)
 for _block, _inside, _result in np.ndindex(2, 2, 2):
   if 0 <= 2 * _block + _inside - _result < 3:
@@ -19,7 +20,7 @@ for _block, _inside, _result in np.ndindex(2, 2, 2):
 
 @keras.saving.register_keras_serializable('tfp_rb')
 class Convolutions(keras.layers.Layer):
-  """Convolutions of 3 by 3 without padding, with ReLU after all but the last.
+  """Stacks unpadded convolutions of 3 by 3, with ReLU after all but the last.
 
   Convolutions with few channels are slow. If height and width are even, this
   layer turns blocks of 2 by 2 pixels into channels, and computes the same

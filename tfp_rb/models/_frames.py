@@ -9,7 +9,9 @@ __all__ = ['Frames']
 
 
 class Frames:
-  """Frames of `size` by `size` pixels, and windows of `window` by `window`.
+  """Handles frames of `size` by `size` pixels, and windows cut out of them.
+
+  A window has `window` by `window` pixels.
 
   A location is the number of a pixel, row by row. Its window begins `half`
   pixels above and left of it, and may reach beyond the frame.
@@ -39,7 +41,7 @@ class Frames:
     num_places = max(1, self.size - self.window)
     u = random.uniform([2, tf.shape(digits)[0]], seed, tf.float32)
     starts = tf.cast(u * float(num_places), tf.int32)
-    starts = tf.minimum(starts, num_places - 1)  # because u may round to 1
+    starts = tf.minimum(starts, num_places - 1)  # The product may round up.
     row, column = tf.unstack(starts + self.half)
     locations = row * self.size + column
     return self.paste(digits, locations), locations
@@ -121,9 +123,9 @@ class Frames:
   def soft_windows(self, frames, weights):
     """Returns weighted sums of the windows at all locations.
 
-    They are correlations of frames and weights, computed by Fourier transforms,
-    so the windows of all locations are never in memory at once. (A grouped
-    convolution takes ten times as long on a CPU.)
+    They are correlations of frames and weights. Fourier transforms compute
+    these, so the windows of all locations are never in memory at once. (A
+    grouped convolution takes ten times as long on a CPU.)
 
     Args:
       frames: `Tensor` of shape `[B, size, size]`.
@@ -132,7 +134,7 @@ class Frames:
     Returns:
       windows: `Tensor` of shape `[m, B, window * window]`.
     """
-    length = self.size + self.window - 1  # so that nothing wraps around
+    length = self.size + self.window - 1  # With this length, nothing wraps.
     length += length % 2
     shape = [length, length]
     weights = tf.reshape(

@@ -8,7 +8,7 @@ __all__ = ['ConcatDense', 'MLP', 'built_network', 'by_fan_in', 'dense_network']
 
 
 def by_fan_in(fan_in):
-  """Returns uniform initializers of a layer, the defaults of PyTorch."""
+  """Returns the uniform initializers that PyTorch uses by default."""
   limit = fan_in**-0.5
   uniform = lambda: keras.initializers.RandomUniform(-limit, limit)
   return {'kernel_initializer': uniform(), 'bias_initializer': uniform()}
@@ -16,7 +16,7 @@ def by_fan_in(fan_in):
 
 @keras.saving.register_keras_serializable('tfp_rb')
 class ConcatDense(keras.layers.Layer):
-  """A dense layer of two inputs that are computed separately.
+  """Implements a dense layer of two inputs with separate contributions.
 
   `of_first(x) + of_second(y)` equals `Dense(concat([x, y]))`, but the part that
   depends on `x` alone is not computed again for every value of `y`.
@@ -26,7 +26,7 @@ class ConcatDense(keras.layers.Layer):
     super().__init__(**kwargs)
     self.units = units
     self.sizes = (first_size, second_size)
-    limit = (6.0 / (first_size + second_size + units)) ** 0.5  # Glorot's
+    limit = (6.0 / (first_size + second_size + units)) ** 0.5  # Glorot's range
     make = lambda name, size: self.add_weight(
       name=name,
       shape=[size, units],
@@ -61,7 +61,7 @@ class ConcatDense(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable('tfp_rb')
 class MLP(keras.layers.Layer):
-  """Hidden dense layers and a linear one, for inputs of any rank."""
+  """Stacks hidden dense layers and a linear layer, for inputs of any rank."""
 
   def __init__(
     self,
@@ -109,7 +109,7 @@ class MLP(keras.layers.Layer):
 
 
 def dense_network(hidden_units, output_size, slope, policy):
-  """Returns hidden layers with leaky ReLU of that slope, and a linear layer."""
+  """Returns hidden layers with leaky ReLU, followed by a linear layer."""
   layers = []
   for units in hidden_units:
     layers.append(keras.layers.Dense(units, dtype=policy))
@@ -120,10 +120,10 @@ def dense_network(hidden_units, output_size, slope, policy):
 
 
 def built_network(network, input_size, output_size, name):
-  """Returns a network with variables, or raises if its output does not fit.
+  """Builds a network unless it is built, and checks the size of its output.
 
   Args:
-    network: A Keras layer or model of matrices.
+    network: A Keras layer or model that takes matrices.
     input_size: Python `int`.
     output_size: Python `int`.
     name: Python `str`, name of the argument, for the error message.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Computes the metrics of a model: means over steps."""
+"""Computes the metrics of a model, which are means over steps."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ class Trackers:
     """Adds the values of one step, and returns their names."""
     for name, value in values.items():
       if name not in self.by_name:
-        with tf.init_scope():  # The variables outlive the traced function.
+        with tf.init_scope():  # The variables must outlive the traced function.
           self.by_name[name] = keras.metrics.Mean(name=name)
       self.by_name[name].update_state(value)
     return list(values)

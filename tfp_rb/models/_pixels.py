@@ -43,8 +43,9 @@ def binarize(images: TensorLike, seed: StatelessSeed) -> tf.Tensor:
     words = tf.random.stateless_uniform(
       [(size + 1) // 2], seed, None, None, tf.uint32, alg='philox'
     )
-    # The low halves serve the first pixels, the high halves the others. Taking
-    # both from neighbouring pixels would take XLA twice as long.
+    # The low halves serve the first pixels, the high halves the others. If the
+    # two halves of a word served neighbouring pixels, XLA would take twice as
+    # long.
     low = tf.bitwise.bitwise_and(words, 0xFFFF)
     high = tf.bitwise.right_shift(words, 16)
     # XLA converts signed integers faster.
@@ -67,7 +68,7 @@ def log_likelihood(images: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
 
   Args:
     images: `Tensor` of shape `[..., pixels]` with values from 0 to 1.
-    logits: `Tensor` of shape `[..., pixels]`, of the probability of a 1.
+    logits: `Tensor` of shape `[..., pixels]`, the logits of a pixel of 1.
 
   Returns:
     log_prob: `Tensor` of shape `[...]`, in the dtype of `logits`.

@@ -83,7 +83,7 @@ def train_in_loop(
 
 
 def has_progress(callbacks: Any) -> bool:
-  """Returns whether the user shows the progress of `fit` already."""
+  """Returns whether the callbacks already show the progress of `fit`."""
   if isinstance(callbacks, keras.callbacks.CallbackList):
     return True
   return any(
@@ -120,7 +120,8 @@ class StepProgress(keras.callbacks.ProgbarLogger):
     super().on_epoch_end(epoch, logs)
 
   def _num_steps(self) -> int:
-    return int(self.model.optimizer.iterations.numpy())  # also mirrored
+    # `numpy` also supports mirrored variables.
+    return int(self.model.optimizer.iterations.numpy())
 
   def _set_target(self, num_steps: int) -> None:
     self.target = num_steps

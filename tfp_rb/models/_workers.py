@@ -94,8 +94,8 @@ class Batches:
   """Reads the training data of this process.
 
   Attributes:
-    steps_per_element: Python `int`, the number of steps that an element of the
-      data makes: more than 1 for a stack of batches on a single replica.
+    steps_per_element: Python `int`, the number of steps for each element of the
+      data: more than 1 for a stack of batches on a single replica.
     steps_per_epoch: Python `int`.
   """
 
@@ -140,18 +140,18 @@ class Batches:
       raise ValueError(
         '`steps_per_epoch` must be a positive multiple of the number of '
         f'batches in a stack ({self.steps_per_element}); got '
-        f'{steps_per_epoch}. It counts batches.'
+        f'{steps_per_epoch}. Pass the number of batches, not of stacks.'
       )
     if first_step % steps_per_epoch:
       raise ValueError(
-        '`steps_per_epoch` must divide the number of steps of the run that is '
-        f'continued ({first_step}); got {steps_per_epoch}. Pass the value of '
-        'that run, or another `directory` to start a new run.'
+        '`steps_per_epoch` must divide the number of steps that the resumed '
+        f'run has done ({first_step}); got {steps_per_epoch}. Pass the value '
+        'of that run, or another `directory` to start a new run.'
       )
     self.steps_per_epoch = steps_per_epoch
     if not is_function:
-      # Make one pass after another, so that a resumed run finds its place even
-      # if each pass is shuffled anew.
+      # Repeat the data instead of making a new iterator per epoch, so that a
+      # resumed run finds its place even if each pass is shuffled differently.
       data = data.repeat().skip(first_step // self.steps_per_element)
       data = _rows_of_this_worker(data, strategy)
     self._iterator: Iterator[Any] = iter(data)

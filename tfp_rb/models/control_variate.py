@@ -13,7 +13,7 @@ __all__ = ['ControlVariate']
 
 @keras.saving.register_keras_serializable('tfp_rb')
 class ControlVariate(keras.layers.Layer):
-  """A control variate for `RELAX` that depends on the image and the atom.
+  """Computes a control variate for `RELAX` from the image and the atom.
 
   It has two hidden layers with ReLU. The part that depends on the image alone
   is computed once for all atoms. `estimator.bind(images)` passes the images of

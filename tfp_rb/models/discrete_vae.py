@@ -23,12 +23,12 @@ __all__ = ['DiscreteVAE']
 
 tfd = tfp.distributions
 
-_MOST_CODES = 2**16  # The most codes to decode at once for an exact gradient.
+_MOST_CODES = 2**16  # The largest number of codes for an exact gradient.
 
 
 @keras.saving.register_keras_serializable('tfp_rb')
 class DiscreteVAE(EstimatorModel):
-  """A variational autoencoder whose code consists of discrete variables.
+  """Implements a variational autoencoder with a code of discrete variables.
 
   ```none
   p(z) uniform,   p(x | z) = Bernoulli(decoder(z)),   q(z | x) = encoder(x)
@@ -38,20 +38,21 @@ class DiscreteVAE(EstimatorModel):
   The code `z` has independent variables given `x`: bits, or variables of `L`
   values each. `estimator` gives the gradient of the expectation with respect to
   the encoder. The decoder is called once per step, with the codes of all atoms
-  together. `log q` is part of the expectation, and the estimator knows that the
-  mean of its score is 0: see `tfp_rb.vi.monte_carlo_variational_loss`.
+  together. `log q` is part of the expectation, and the estimator takes into
+  account that the mean of the score is 0; see
+  `tfp_rb.vi.monte_carlo_variational_loss`.
 
   With `tfp_rb.Exact()` the model decodes each of the `L**C` codes once per
-  step, not once per image, because all images share them.
+  step, not once per image, because all images share the codes.
 
   `fit` and `evaluate` take a dataset of images `[B, num_pixels]`. Integers from
-  0 to 255 are binarized anew in each step; floating-point numbers from 0 to 1
-  are used as they are. With one more dimension in front, `[S, B, num_pixels]`,
-  the `S` steps run inside one compiled call, see
+  0 to 255 are binarized again in each step; floating-point numbers from 0 to 1
+  are used unchanged. With one more dimension in front, `[S, B, num_pixels]`,
+  the `S` steps run inside one compiled call; see
   `tfp_rb.models.prepare_dataset`. `predict` returns the logits of `q`.
 
-  The metric `rest` is the mean probability of all codes but the most probable
-  one.
+  The metric `rest` is the total probability of all codes except the most
+  probable one, averaged over the images.
 
   #### Examples
 
@@ -112,11 +113,12 @@ class DiscreteVAE(EstimatorModel):
         `(200, 200)` for bits, `(256, 512)` for other variables.
       encoder: A Keras layer or model that maps images `[n, num_pixels]` to the
         logits of the code, `[n, num_bits]` or `[n, C * L]`. Default: a network
-        of the sizes above.
+        with `encoder_units`.
       decoder: A Keras layer or model that maps codes, `[n, num_bits]` or
         `[n, C * L]`, to the logits of pixels, `[n, num_pixels]`. Codes are
-        floating-point numbers, and relaxed ones for some estimators.
-      seed: Python `int`, from which the seeds of all steps follow.
+        floating-point numbers; some estimators relax them. Default: a network
+        with `decoder_units`.
+      seed: Python `int`, from which the seeds of all steps are derived.
       **kwargs: Arguments of `keras.Model`.
 
     Raises:
@@ -200,7 +202,7 @@ class DiscreteVAE(EstimatorModel):
     Args:
       images: `Tensor` of shape `[B, num_pixels]`, values from 0 to 1.
       seed: Stateless seed, `int32[2]`, or as in TFP.
-      estimator: A `GradientEstimator`. Default: the model's.
+      estimator: A `GradientEstimator`. Default: that of the model.
 
     Returns:
       loss: `Tensor` of shape `[B]`.
@@ -220,7 +222,7 @@ class DiscreteVAE(EstimatorModel):
     """Returns the bound at the atoms of the estimator."""
 
     def log_joint(z: tf.Tensor, rows: tf.Tensor | None = None) -> tf.Tensor:
-      # A pool has one image for each code.
+      # In a pool, each code belongs to one image.
       x = images if rows is None else tf.gather(images, rows)
       return self.log_joint(x, z)
 
@@ -237,7 +239,7 @@ class DiscreteVAE(EstimatorModel):
     codes = one_hot if len(self.code_shape) == 2 else one_hot[..., 1]
     logits = self._decode(codes)  # [N, num_pixels]
     images = tf.cast(images, logits.dtype)
-    # As in `log_joint`, for all pairs of images and codes, [B, N].
+    # Compute `log_joint` for all pairs of images and codes, [B, N].
     log_joint = tf.matmul(images, logits, transpose_b=True)
     log_joint -= tf.reduce_sum(gradients.softplus(logits), axis=-1)
     log_joint -= self._log_num_codes
@@ -272,7 +274,7 @@ class DiscreteVAE(EstimatorModel):
     return tf.reduce_logsumexp(log_ratio, axis=0) - math.log(num_samples)
 
   def generate(self, num_images: int, seed: Seed = None) -> tf.Tensor:
-    """Returns images of codes drawn from the prior, the means of their pixels.
+    """Draws codes from the prior, and returns their mean images.
 
     Args:
       num_images: Python `int`.
@@ -303,7 +305,7 @@ class DiscreteVAE(EstimatorModel):
     batch = data if isinstance(data, tuple) else (data,)
     pixel_seed, draw_seed = random.split_seed(self._test_seed(batch[0]), n=2)
     images = self._pixels(batch, pixel_seed)
-    # Use one draw per image. Its mean is the bound, whichever the estimator.
+    # Use one draw per image: its mean is the bound for every estimator.
     bound = self.importance_bound(images, num_samples=1, seed=draw_seed)
     self._nelbo_metric.update_state(-bound)
     return {self._nelbo_metric.name: self._nelbo_metric.result()}

@@ -38,24 +38,25 @@ def distributed_fit(
 
   Keras 3 cannot `fit` a model on several machines (keras issue 20585). This
   function runs the model's own training step with `strategy.run` instead. The
-  same call serves `tf.distribute.MultiWorkerMirroredStrategy`,
+  same call supports `tf.distribute.MultiWorkerMirroredStrategy`,
   `tf.distribute.MirroredStrategy` and a single device without a strategy. Make
   and compile the model, its estimator and its optimizers inside
   `strategy.scope()`, and call this function in every worker.
 
   In each step every replica computes the gradient of its own batch, the
-  replicas exchange the sum, and all apply the same update, so their weights
-  stay equal to the last digit. The loss is the mean over the replicas, which
-  equals the mean over the global batch. Replicas use different seeds, which
-  follow from `model.seed`, the step and the number of the replica. A budget of
-  `tfp_rb.pooled` is allocated among the rows of each replica.
+  replicas exchange the sum, and all of them apply the same update, so their
+  weights stay equal to the last digit. The loss is the mean over the replicas,
+  which equals the mean over the global batch. Replicas use different seeds,
+  which follow from `model.seed`, the step and the number of the replica. A
+  budget of `tfp_rb.pooled` is allocated among the rows of each replica.
 
   With `directory`, a checkpoint is written at the end of every epoch, and a
-  call with the same arguments continues after the newest one. If a worker is
-  killed, the others raise `tf.errors.UnavailableError`, or wait if its machine
-  no longer answers. End them and start all workers again: the run ends with the
-  same weights as if it had not been stopped. For this, `data` must return the
-  same batches again: pass `seed` to `shuffle`, and create a new dataset.
+  call with the same arguments continues after the newest checkpoint. If a
+  worker is killed, the others raise `tf.errors.UnavailableError`, or wait if
+  the machine of that worker no longer answers. End them and start all workers
+  again: the run ends with the same weights as if it had not been stopped. For
+  this, `data` must return the same batches again: pass `seed` to `shuffle`, and
+  create a new dataset.
 
   #### Examples
 
@@ -100,7 +101,7 @@ def distributed_fit(
     epochs: Python `int`, the total number of epochs, including those before a
       run was resumed.
     steps_per_epoch: Python `int`, the number of batches in an epoch. Default:
-      the length of the dataset. Required with a function.
+      the length of the dataset. It is required if `data` is a function.
     validation_data: `tf.data.Dataset` for `distributed_evaluate`, after every
       epoch.
     directory: Folder of the checkpoints (model, estimator, optimizers, step).
@@ -114,7 +115,7 @@ def distributed_fit(
       that only writes metrics may be passed in the chief only. Checkpoints do
       not contain the state of callbacks.
     verbose: 0 is silent, 1 shows a progress bar, 2 prints a line for each
-      epoch; in the chief only.
+      epoch. Only the chief prints.
 
   Returns:
     history: `keras.callbacks.History` of the epochs of this call.
@@ -122,8 +123,9 @@ def distributed_fit(
   Raises:
     TypeError: `data` is neither a dataset nor a function that returns one.
     ValueError: The model is not compiled or was made outside of the scope, the
-      batches do not divide among the replicas, `data` ends, `directory` holds
-      other checkpoints, or `steps_per_epoch` does not divide their steps.
+      batches do not divide among the replicas, `data` ends too early,
+      `directory` holds other checkpoints, or `steps_per_epoch` does not divide
+      their steps.
   """
   strategy = model.distribute_strategy
   _check_variables(model, strategy)
@@ -168,8 +170,9 @@ def distributed_fit(
       if model.stop_training:
         break
     if epochs > 0:
-      # As in `fit`, the averages replace the weights with `use_ema`. The
-      # checkpoints hold both, so that a resumed run continues from the weights.
+      # As in `fit`, if the optimizer has `use_ema`, its averages replace the
+      # weights. The checkpoints hold both, so that a resumed run continues from
+      # the weights.
       model.optimizer.finalize_variable_values(model.trainable_variables)
     caller.on_train_end(logs)
   return model.history
@@ -253,7 +256,7 @@ def _train_epoch(
   caller: keras.callbacks.CallbackList,
   epoch: int,
 ) -> dict[str, float]:
-  """Makes the steps of an epoch, and returns its metrics."""
+  """Runs the steps of an epoch, and returns its metrics."""
   names: list[str] = []
   model.reset_metrics()
   caller.on_epoch_begin(epoch)

@@ -18,7 +18,7 @@ class _SharedVariable(keras.Variable):
   def __init__(self, variable: tf.Variable) -> None:
     self._shared = variable
     super().__init__(
-      tf.zeros_like,  # Never called, because `_initialize` is overridden.
+      tf.zeros_like,  # Keras does not call it: `_initialize` is overridden.
       shape=variable.shape,
       dtype=variable.dtype.name,
       trainable=variable.trainable,
@@ -87,7 +87,7 @@ class EstimatorLayer(keras.layers.Layer):
 
   @property
   def estimator_variables(self) -> list[tf.Variable]:
-    """Raises: `trainable_variables` replaces this property."""
+    """Raises an error, because `trainable_variables` replaces this property."""
     # Raise an error, because code that adds these variables to those of the
     # model would now train each of them twice.
     raise AttributeError(
@@ -112,7 +112,7 @@ class EstimatorLayer(keras.layers.Layer):
     """Returns the estimator for one step.
 
     Args:
-      step: The number of steps so far, which temperatures follow.
+      step: The number of steps so far, on which temperatures depend.
       inputs: `Tensor`, passed to the network of `NVIL`, and to the control
         variate of `RELAX` if it takes more than the atoms.
 
@@ -131,7 +131,7 @@ class EstimatorLayer(keras.layers.Layer):
 
   def save_own_variables(self, store: Any) -> None:
     for i, variable in enumerate(self.estimator.variables):
-      store[str(i)] = variable.numpy()  # This also works if it is mirrored.
+      store[str(i)] = variable.numpy()  # `numpy` supports mirrored variables.
 
   def load_own_variables(self, store: Any) -> None:
     variables = self.estimator.variables
@@ -139,7 +139,7 @@ class EstimatorLayer(keras.layers.Layer):
       raise ValueError(
         f'The file must hold the {len(variables)} variables of '
         f'{self.estimator!r}; got {len(store.keys())}. Make the model with the '
-        'estimator with which it was saved.'
+        'estimator that it had when it was saved.'
       )
     for i, variable in enumerate(variables):
       variable.assign(store[str(i)])

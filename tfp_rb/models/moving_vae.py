@@ -31,14 +31,14 @@ tfd = tfp.distributions
 
 @keras.saving.register_keras_serializable('tfp_rb')
 class MovingVAE(EstimatorModel):
-  """A variational autoencoder that first locates a digit in a frame.
+  """Implements a variational autoencoder that first locates a digit.
 
   ```none
   q(l | x) = attention(x), over all pixels;  q(z | x, l) = N(encoder(window))
   p(x | l, z) = Bernoulli(decoder(z) in the window about l, 0 elsewhere)
   ```
 
-  With `f(x, l)` the negative bound given the location, the loss is
+  Let `f(x, l)` be the negative bound given the location. The loss is
 
   ```none
   E_q(l | x) f(x, l) - entropy_weight H(q(l | x))
@@ -52,10 +52,10 @@ class MovingVAE(EstimatorModel):
   lit pixels.
 
   `fit` takes a dataset of digits `[B, window, window]` with values from 0 to
-  255. From stacks `[S, B, window, window]` it takes one batch at a time,
-  because a loop around convolutions is slow under XLA on a CPU. The model
-  binarizes the digits and places them anew at each step, at whole pixels. As in
-  the authors' code, a digit never reaches the last row or column.
+  255. It splits stacks `[S, B, window, window]` into batches, because a loop
+  around convolutions is slow under XLA on a CPU. The model binarizes the digits
+  and places them again at each step, at whole pixels. As in the authors' code,
+  a digit never reaches the last row or column.
 
   Between two locations `f` is not continuous: the encoder sees a mixture of
   windows, but the decoder's image lies at the most probable location. Therefore
@@ -63,8 +63,8 @@ class MovingVAE(EstimatorModel):
   `MuProp`, `DARN`, `GumbelSoftmax` and `ReinMax`) are biased with this model;
   `REINFORCE`, `NVIL` and `RELAX` are not.
 
-  The metric `rest` is the mean probability of all locations but the most
-  probable one.
+  The metric `rest` is the total probability of all locations except the most
+  probable one, averaged over the frames.
 
   #### Examples
 
@@ -109,14 +109,15 @@ class MovingVAE(EstimatorModel):
       hidden_units: Python `int`, the size of the hidden layer of encoder and
         decoder.
       channels: Python `int`, the number of channels of the convolutions.
-      entropy_weight: Python `float`. 1 is correct; the authors' code amounts to
-        64, because it multiplies the entropy by the batch size once too often.
-        A Keras learning rate schedule is also accepted. One that falls from 256
-        to 1 lets a spread attention find the digits first and ends with the
-        correct loss.
+      entropy_weight: Python `float`. 1 is correct; the authors' code in effect
+        uses 64, because it multiplies the entropy by the batch size once too
+        often.
+        A Keras learning rate schedule is also accepted. A schedule that falls
+        from 256 to 1 first keeps the attention spread out until it finds the
+        digits, and ends with the correct loss.
       epsilon: Python `float`, added to probabilities before taking logarithms.
         An unexpected lit pixel costs `-log(epsilon)`.
-      seed: Python `int`, from which the seeds of all steps follow.
+      seed: Python `int`, from which the seeds of all steps are derived.
       **kwargs: Arguments of `keras.Model`.
 
     Raises:
@@ -156,7 +157,7 @@ class MovingVAE(EstimatorModel):
     super().__init__(estimator, seed=seed, **kwargs)
     self.frames = Frames(frame, window)
     self.entropy_weight, self.epsilon = entropy_weight, epsilon
-    # Use the authors' initialization: without a warm start, much depends on it.
+    # Use the authors' initialization, which matters much without a warm start.
     self.convolutions = Convolutions(frame, (channels,) * 3 + (1,))
     network = functools.partial(MLP, activation='tanh', uniform=True)
     self.attention = network(self.convolutions.output_size**2, (), frame**2)
@@ -216,7 +217,7 @@ class MovingVAE(EstimatorModel):
     inside: tf.Tensor,
     logits: tf.Tensor,
   ) -> tf.Tensor:
-    """Returns minus the log-likelihood of the whole frame."""
+    """Returns the negative log-likelihood of the whole frame."""
     # Pixels are 0 or 1, so each needs only one of the two logarithms.
     probs = tf.sigmoid((2.0 * windows - 1.0) * logits)
     likelihood = inside * tf.math.log(probs + self.epsilon)
@@ -241,9 +242,9 @@ class MovingVAE(EstimatorModel):
     Args:
       frames: Binary `Tensor` of shape `[B, frame, frame]`.
       seed: Stateless seed, `int32[2]`.
-      step: The number of steps so far, which schedules follow; `model.step` for
-        a trained model.
-      estimator: A `GradientEstimator`. Default: the model's, at that step.
+      step: The number of steps so far, on which schedules depend; `model.step`
+        for a trained model.
+      estimator: A `GradientEstimator`. Default: that of the model, at `step`.
 
     Returns:
       losses: `Tensor` of shape `[B]`.
@@ -263,7 +264,7 @@ class MovingVAE(EstimatorModel):
         locations = tf.argmax(locations, axis=-1, output_type=tf.int32)
       if rows is None:
         return self.negative_bound(frames, locations, noise_seed)
-      # In a pool each location belongs to one frame, see `tfp_rb.pooled`.
+      # In a pool each location belongs to one frame; see `tfp_rb.pooled`.
       seen, at_seen = tf.gather(frames, rows), locations[tf.newaxis]
       return self.negative_bound(seen, at_seen, noise_seed)[0]
 

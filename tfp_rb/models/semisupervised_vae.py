@@ -25,14 +25,15 @@ tfd = tfp.distributions
 
 @keras.saving.register_keras_serializable('tfp_rb')
 class SemiSupervisedVAE(EstimatorModel):
-  """A variational autoencoder for images, only a few of which have labels.
+  """Implements a variational autoencoder for images with few labels.
 
   ```none
   p(y) = 1 / K,  p(z) = N(0, I),  p(x | y, z) = Bernoulli(decoder(y, z))
   q(y | x) = classifier(x),  q(z | x, y) = N(encoder(x, y))
   ```
 
-  With `f(x, y)` the negative evidence lower bound given the label, the loss is
+  Let `f(x, y)` be the negative evidence lower bound given the label. The loss
+  is
 
   ```none
   w E_unlabeled[ E_q(y | x) f(x, y) - H(q(y | x)) ]
@@ -45,14 +46,14 @@ class SemiSupervisedVAE(EstimatorModel):
   image.
 
   `fit` takes a dataset of `(unlabeled, labeled, labels)`: images `[B, 784]`
-  with values from 0 to 255, and integers. The model binarizes the images anew
-  at each step. With one more dimension in front, `[S, B, 784]`, the `S` steps
-  run inside one compiled call, which takes half the time on a CPU. `evaluate`
-  takes `(images, labels)`. `predict` takes images and returns the
+  with values from 0 to 255, and integer labels. The model binarizes the images
+  again at each step. With one more dimension in front, `[S, B, 784]`, the `S`
+  steps run inside one compiled call, which takes half the time on a CPU.
+  `evaluate` takes `(images, labels)`. `predict` takes images and returns the
   log-probabilities of the labels.
 
-  The metric `rest` is the mean probability of all labels but the most probable
-  one.
+  The metric `rest` is the total probability of all labels except the most
+  probable one, averaged over the unlabeled images.
 
   #### Examples
 
@@ -105,7 +106,7 @@ class SemiSupervisedVAE(EstimatorModel):
       alpha: Python `float`, the weight of the classification loss.
       share_noise: Python `bool`, whether all labels of an image share the noise
         of `z`.
-      seed: Python `int`, from which the seeds of all steps follow.
+      seed: Python `int`, from which the seeds of all steps are derived.
       **kwargs: Arguments of `keras.Model`.
 
     Raises:
@@ -121,8 +122,9 @@ class SemiSupervisedVAE(EstimatorModel):
       )
     if not hidden_units:
       raise ValueError(
-        '`hidden_units` must name at least one layer, because the first one '
-        'combines image and label; got none. Pass, for example, `(128,)`.'
+        '`hidden_units` must contain at least one layer, because the first '
+        'layer combines image and label; got none. Pass, for example, '
+        '`(128,)`.'
       )
     super().__init__(estimator, seed=seed, **kwargs)
     self.latent_dim, self.num_classes = latent_dim, num_classes
@@ -170,7 +172,7 @@ class SemiSupervisedVAE(EstimatorModel):
       labels: One-hot vectors, or points between them, `[m, B, classes]`.
       seed: Stateless seed, `int32[2]`.
       rows: `int32` `Tensor` of shape `[N]`, the images to which labels of shape
-        `[N, classes]` belong, see `tfp_rb.pooled`. Default: labels are given
+        `[N, classes]` belong; see `tfp_rb.pooled`. Default: labels are given
         for each image.
 
     Returns:
@@ -208,10 +210,10 @@ class SemiSupervisedVAE(EstimatorModel):
     Args:
       unlabeled: Binary images, `[B, pixels]`.
       labeled: Binary images.
-      labels: Their labels, integers.
+      labels: Integers, the labels of `labeled`.
       seed: Stateless seed, `int32[2]`.
-      step: The number of steps so far, which temperatures follow.
-      estimator: A `GradientEstimator`. Default: the model's, at that step.
+      step: The number of steps so far, on which temperatures depend.
+      estimator: A `GradientEstimator`. Default: that of the model, at `step`.
 
     Returns:
       of_unlabeled: `Tensor` of shape `[B]`.
@@ -334,13 +336,13 @@ class SemiSupervisedVAE(EstimatorModel):
   def generate(
     self, labels: TensorLike, z: TensorLike | None = None, seed: Seed = None
   ) -> tf.Tensor:
-    """Returns images of given labels: the means of their pixels.
+    """Returns the mean images of given labels.
 
     Args:
       labels: Integers of shape `[n]`, or one integer.
       z: Floating-point `Tensor` of shape `[n, latent_dim]`. Default: drawn from
         the prior.
-      seed: Stateless seed, `int32[2]`, of that draw.
+      seed: Stateless seed, `int32[2]`, for that draw.
 
     Returns:
       images: `Tensor` of shape `[n, pixels]`, values from 0 to 1.

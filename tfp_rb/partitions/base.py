@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Defines partitions: the best values of a distribution, and its rest."""
+"""Defines partitions of a distribution into its best values and the rest."""
 
 from collections.abc import Callable
 import copy
@@ -14,8 +14,8 @@ from tfp_rb.partitions.relaxation import Relaxation
 
 __all__ = ['Partition', 'SiteGroup']
 
-# The largest support that `excluding` lists for a family that does not override
-# it. For a larger support it raises an error.
+# The largest support that `Partition.excluding` lists. For a larger support, a
+# family must override this method.
 _MOST_LISTED = 2**16
 
 
@@ -23,26 +23,28 @@ _Self = TypeVar('_Self', bound='Partition')
 
 
 class Partition:
-  """Holds the `k` most probable values of a distribution, and draws the rest.
+  """Holds the `k` most probable values, and draws from the rest.
 
   ```none
   sum(exp(log_weights)) + exp(log_rest) = 1
   ```
 
-  These are the set `C_k` and its complement in Equation (8) of the paper. The
-  log-weights are constants: no gradient passes through them. A value of weight
-  0 is arbitrary; it is replaced before your function sees it.
+  The values and the rest are the set `C_k` and its complement in Equation (8)
+  of the paper. The log-weights are constants: no gradient passes through them.
+  A value of weight 0 is arbitrary; the library replaces it before your function
+  sees it.
 
-  A partition with `k = 0` stands for the whole distribution: `best(k)` and
-  `excluding(values)` make other partitions of the same distribution from it,
-  which share its tables. The families of this library are subclasses that turn
-  uniforms into draws (`num_uniforms`, `rest_from_uniforms`).
+  A partition with `k = 0` stands for the whole distribution. Its methods
+  `best(k)` and `excluding(values)` return other partitions of the same
+  distribution, which share its tables. The families of this library are
+  subclasses that turn uniforms into draws (`num_uniforms`,
+  `rest_from_uniforms`).
 
   Attributes:
-    values: `Tensor` of shape `[k] + batch_shape + event_shape`: distinct, most
-      probable first. Among equally probable values, the lowest comes first; in
-      a chain, the first path in lexicographic order; in a product, the value
-      that differs from the best one at later sites.
+    values: `Tensor` of shape `[k] + batch_shape + event_shape`, distinct and in
+      order, the most probable first. Of equally probable values, the lowest is
+      first; in a chain, the first path in lexicographic order; in a product,
+      the value that differs from the best one at later sites.
     log_weights: `Tensor` of shape `[k] + batch_shape`, `log q(value)`.
     log_rest: `Tensor` of `batch_shape`, log of the mass of all other values.
     batch_shape: List, the batch shape: a Python `int` for each dimension that
@@ -83,9 +85,10 @@ class Partition:
       values: See the attributes.
       log_weights: See the attributes.
       log_rest: See the attributes.
-      sample_rest: Callable `(num_draws, seed) -> values` of shape
-        `[num_draws] + batch_shape + event_shape`, independent draws from `q`
-        conditioned on none of `values`; `None` if no other value exists.
+      sample_rest: Callable `(num_draws, seed)` that returns independent draws
+        from `q` given that they are none of `values`, of shape
+        `[num_draws] + batch_shape + event_shape`; `None` if no other value
+        exists.
       num_values: See the attributes.
       log_prob: Callable that returns the differentiable `log q` of values of
         shape `[m] + batch_shape + event_shape`; `None` stands for `log_prob` of
@@ -94,8 +97,8 @@ class Partition:
         of the score with respect to the natural parameter (logits, log-rate,
         ...), up to a constant factor; only `baselines.Optimal` requires it.
       excluding: Callable that splits the same distribution into given values,
-        `[n] + batch_shape + event_shape`, and all others. If the support is
-        infinite, it is required to sum given atoms and to draw without
+        `[n] + batch_shape + event_shape`, and all others. A family with an
+        infinite support needs it to sum given atoms and to draw without
         replacement.
     """
     self.values = values
@@ -122,8 +125,8 @@ class Partition:
   def _replace(self, **changes: Any) -> 'Partition':
     """Returns a partition made from functions, some of which are replaced.
 
-    Use it in `RegisterPartition` to derive a family from another one. It has
-    the name of a method of named tuples because a partition used to be one.
+    Use it in `RegisterPartition` to derive a family from another one. It is
+    named like a method of named tuples because a partition used to be one.
 
     Args:
       **changes: Arguments of `Partition`.
@@ -160,10 +163,10 @@ class Partition:
 
   @property
   def sample_rest(self) -> Callable[[int, StatelessSeed], tf.Tensor] | None:
-    """Callable `(num_draws, seed) -> values`, independent draws from the rest.
+    """Callable `(num_draws, seed)` that draws independently from the rest.
 
-    The values have shape `[num_draws] + batch_shape + event_shape`. `None` if
-    there is no rest.
+    The draws have shape `[num_draws] + batch_shape + event_shape`. If there is
+    no rest, this property is `None`.
     """
     return self.draw_rest if self.has_rest else None
 
@@ -187,9 +190,9 @@ class Partition:
       values: `Tensor` of shape `[n] + batch_shape + event_shape`.
     """
     raise NotImplementedError(
-      '`sampler` must be `samplers.IID()` if a partition draws from a seed, as '
-      f'that of `{self.name}` does; got a sampler that uses uniforms. Use '
-      '`samplers.IID()`.'
+      '`sampler` must be `samplers.IID()` if a partition draws from a seed, '
+      f'like the partition of `{self.name}`; got a sampler that uses uniforms. '
+      'Use `samplers.IID()`.'
     )
 
   @property
@@ -252,8 +255,8 @@ class Partition:
       return None
     dtype = dtypes.widest([table[1], table_of_other[1]])
     log_q, log_p = (tf.cast(x, dtype) for x in (table[1], table_of_other[1]))
-    # An impossible value counts as 0. Masking the logarithms, not their sum,
-    # keeps NaN out of the gradients.
+    # An impossible value contributes 0. Mask the logarithms and not their sum,
+    # to keep NaN out of the gradients.
     is_possible = log_q > -np.inf
     log_q, log_p = (
       tf.where(is_possible, x, tf.zeros_like(x)) for x in (log_q, log_p)
@@ -267,9 +270,9 @@ class Partition:
     return tf.reduce_sum(probs * terms, axis=-1)
 
   def nearest(self, values: tf.Tensor) -> tf.Tensor:
-    """Returns the possible values that are nearest to given ones, if known.
+    """Returns the possible value that is nearest to each given one, if known.
 
-    `tfb.Shift` rounds: a value that is shifted forth and back may change.
+    `tfb.Shift` rounds, so a value that is shifted forth and back may change.
 
     Args:
       values: `Tensor` of shape `[n] + batch_shape + event_shape`.
@@ -330,17 +333,17 @@ class Partition:
         'values are too many to list. Add it to the `Partition` that you '
         'register, or use `num_summed` and `samplers.IID()`.'
       )
-    # The class derives from this one, so it cannot be imported above.
+    # `Listed` derives from this class, so an import above would be circular.
     from tfp_rb.partitions.restricted import Listed
 
     return Listed(self.best(self.num_values), values)
 
   def truncated(self, num_summed: tf.Tensor) -> 'Partition':
-    """Returns a partition that sums fewer values, by a count for each row.
+    """Returns a partition that sums fewer values; the number varies by row.
 
     Args:
       num_summed: `int32` `Tensor` of `batch_shape`, the number of `values` that
-        are summed. The others belong to the rest.
+        are summed. The other values belong to the rest.
 
     Returns:
       partition: A `Partition` with the same `values`. Those that are not summed

@@ -168,8 +168,8 @@ class BlockedTable:
     Args:
       index: `int32` `Tensor` of shape `[rows, k]`, or `None` to draw from all.
       rest_sums: As returned by `split`; `None` to draw from all.
-      u: `float64` `Tensor` of shape `[num_draws, rows, 2]`, uniforms: one
-        chooses the block, one the entry in the block.
+      u: `float64` `Tensor` of shape `[num_draws, rows, 2]`, uniforms: the first
+        chooses the block, the second the entry in the block.
 
     Returns:
       index: `int32` `Tensor` of shape `[num_draws, rows]`.
@@ -191,7 +191,7 @@ def _block_size(size):
   """Returns about `sqrt(size)`, or `size` for a short table."""
   if size <= 128:
     return size
-  # A divisor of `size` leaves no remainder, which would be a second tensor.
+  # Prefer a divisor of `size`: a remainder would need a second Tensor.
   root = int(size**0.5)
   divisors = (n for n in range(root, root // 2, -1) if size % n == 0)
   return next(divisors, root)

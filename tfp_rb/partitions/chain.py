@@ -3,9 +3,9 @@
 
 The `k` best paths are found by dynamic programming. The rest is a disjoint
 union of cells. Take a prefix of a summed path, and a state with which no summed
-path continues it. The cell holds all paths that begin with this prefix and this
-state; the later states follow the chain. The mass of the rest is a sum of
-positive terms, never a difference, and a draw needs no rejection. Memory is
+path continues that prefix. The cell holds all paths that begin with this prefix
+and this state; the later states follow the chain. The mass of the rest is a sum
+of positive terms, never a difference, and a draw needs no rejection. Memory is
 linear in the number of steps.
 """
 
@@ -42,7 +42,8 @@ class Chain(Partition):
 
     Args:
       distribution: The distribution, whose values are paths.
-      chain: A `CategoricalChain` with this law; `None` if it is `distribution`.
+      chain: A `CategoricalChain` that equals `distribution`; `None` if
+        `distribution` is one itself.
     """
     self.distribution = distribution
     chain = distribution if chain is None else chain
@@ -93,7 +94,8 @@ class Chain(Partition):
     num_summed = min(num_summed, self.num_values)
     if num_summed == 0:
       return self
-    # The recursion compares `k K^2` paths at each step. Fewer paths are listed.
+    # The recursion compares `k K^2` paths at each step. If the chain has no
+    # more paths than that, list them all instead.
     if self.num_values <= num_summed * self._num_states**2:
       paths = self._best_of_list(num_summed)
     else:
@@ -106,11 +108,12 @@ class Chain(Partition):
     )
 
   def _best_of_list(self, num_summed):
-    """Finds the best paths in a list of all, with ties as in `best_paths`."""
+    """Finds the best paths in a list of all; breaks ties like `best_paths`."""
     num_states, num_steps = self._num_states, self._num_steps
     log_factors = tf.stop_gradient(self._log_factors)
     log_probs = log_factors[0, :, 0]
-    # This loop has one round per step. A list this short has few steps.
+    # The loop is unrolled, with one round per step. A list this short has few
+    # steps.
     for t in range(1, num_steps):
       prefixes = tf.reshape(log_probs, [self._rows, -1, num_states, 1])
       log_probs = prefixes + log_factors[t][:, tf.newaxis]
@@ -128,8 +131,8 @@ class Chain(Partition):
     """Splits off summed paths.
 
     Args:
-      paths: `int32` `Tensor` of shape `[T, rows, k]`; the state `K` stands for
-        one that does not exist.
+      paths: `int32` `Tensor` of shape `[T, rows, k]`; `K` stands for a state
+        that does not exist.
       values: `Tensor`, the values to list.
       log_weights: `Tensor` of shape `[rows, k]`.
       is_all: Python `bool`, whether there are no other paths.
@@ -147,8 +150,8 @@ class Chain(Partition):
         self.batch_shape, tf.constant(-np.inf, log_weights.dtype)
       )
       return result
-    # The probabilities of the states at each step, given the state before it on
-    # each summed path: [rows, k, T, K].
+    # The log-probabilities of the states at each step, given the state before
+    # it on each summed path: [rows, k, T, K].
     symbols = tf.transpose(
       recursions.own_rows(
         tf.stop_gradient(self._log_factors),
@@ -163,7 +166,7 @@ class Chain(Partition):
     result.log_rest = tf.reshape(log_rest, self.batch_shape)
     result._complement = cylinders, continuations
     # One uniform chooses the cell, one the state that enters it, and one each
-    # of the later states, which never include the first state.
+    # later state. The first state is never among these later states.
     result.num_uniforms = self._num_steps + 1
     return result
 
@@ -171,7 +174,7 @@ class Chain(Partition):
     paths = self._decode(values)
     states = tf.clip_by_value(paths, 0, self._num_states - 1)
     log_weights = recursions.log_prob_of(self._log_factors, paths)
-    # A path that leaves the states has no mass and excludes nothing.
+    # A path with an invalid state has no mass and excludes nothing.
     is_state = tf.equal(states, paths)
     return self._split(
       tf.where(is_state, paths, self._num_states),
@@ -259,9 +262,10 @@ class State(IntegerTable):
 
     Args:
       distribution: The distribution.
-      logits: `Tensor` of shape `batch_shape + [T, K]`, of the state given both.
+      logits: `Tensor` of shape `batch_shape + [T, K]`, the logits of each state
+        given both neighbours.
       own: Differentiable `Tensor` of that shape, the log-probabilities given
-        the state before.
+        only the state before.
     """
     super().__init__(distribution, logits)
     self._own = tf.reshape(own, [self._num_rows, self.num_values])
@@ -295,7 +299,7 @@ def _of_markov_chain(q):
     raise NotRegisteredError(
       'A partition of a `tfd.MarkovChain` requires parts that are '
       '`tfd.Categorical` or `tfd.Bernoulli`; got an `initial_state_prior` of '
-      f'`{type(prior).__name__}`. Only sample, with `num_summed=0` or '
-      '`tfp_rb.REINFORCE(num_samples=...)`.'
+      f'`{type(prior).__name__}`. To sample without a partition, use '
+      '`num_summed=0` or `tfp_rb.REINFORCE(num_samples=...)`.'
     )
   return Chain(q, CategoricalChain.from_markov_chain(q))

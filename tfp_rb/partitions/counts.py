@@ -68,14 +68,14 @@ def _coin(q):
   return _Coin(
     probs,
     1.0 - probs,
-    # These are 0, not NaN, for 0 successes of probability 0.
+    # `xlogy` and `xlog1py` are 0, not NaN, for 0 successes of probability 0.
     lambda x, y: tf.math.xlogy(x, probs) + tf.math.xlog1py(y, -probs),
   )
 
 
 @register(tfd.Poisson, kind='counts')
 class Poisson(Window):
-  """Implements the Poisson law, `q(z) = rate^z exp(-rate) / z!`."""
+  """Implements the Poisson distribution, `q(z) = rate^z exp(-rate) / z!`."""
 
   def __init__(self, q):
     given = tf.convert_to_tensor(q.log_rate if q.rate is None else q.rate)
@@ -92,7 +92,7 @@ class Poisson(Window):
 
   def log_mass(self, z):
     if self._log_rate is not None:
-      # A log-rate of -inf times 0 counts as 0.
+      # A log-rate of -inf times 0 must be 0, not NaN.
       power = tf.math.multiply_no_nan(self._log_rate, z)
     else:
       # The gradient of `xlogy` is finite at a rate of 0.
@@ -255,7 +255,7 @@ class Binomial(Window):
 
 @register(tfd.Zipf, kind='ranks')
 class Zipf(Window):
-  """Implements the Zipf law, `q(z) = z^-power / zeta(power)`.
+  """Implements the Zipf distribution, `q(z) = z^-power / zeta(power)`.
 
   TensorFlow has no derivative of `zeta(x, q)` with respect to `x`. So the
   `log_prob` and `mean` of TFP lack the derivative of the normaliser, and this

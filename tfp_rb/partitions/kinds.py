@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registers the kind of values of families that have no partition.
+"""Registers the kind of values for families that have no partition.
 
 A model may contain such a family: `vi.build_factored_surrogate_posterior`
 approximates its posterior with a family that has a partition.

@@ -34,9 +34,9 @@ tfd = tfp.distributions
 class Product(Partition):
   """Partitions the joint values of independent sites.
 
-  Methods compute with Tensors of shape `[rows, sites, ...]`. Values that come
-  in or go out have shape `[n] + batch_shape + site_shape + site_event`. The
-  "symbols" of a site are the values that its partition lists, by number.
+  Methods compute with Tensors of shape `[rows, sites, ...]`. Their arguments
+  and results have shape `[n] + batch_shape + site_shape + site_event`. The
+  "symbols" of a site are the numbers of the values that its partition lists.
   """
 
   # The best joint values come from a tree of merges, and the rest is a trie.
@@ -57,9 +57,8 @@ class Product(Partition):
     self._num_sites = num_sites = shapes.size(site_shape)
     self.num_sites = num_sites * sites.num_sites  # Sites may be products.
     self._axes = list(range(-len(site_shape), 0))
-    self._listed: Any = (
-      None  # the partition of the sites that defines their symbols
-    )
+    # The partition of the sites that defines their symbols.
+    self._listed: Any = None
     self._summed = None  # symbols of `values`, [rows, k, sites]
     # The cylinders and continuations that `trie.complement` returns.
     self._complement: Any = None
@@ -173,7 +172,7 @@ class Product(Partition):
     if self._sites.num_values is not None:
       listed = self._sites.best(self._sites.num_values)
     else:
-      # An infinite support: only the given values of a site become symbols.
+      # In an infinite support, only the given values of a site become symbols.
       listed = _without_repeats(self._sites.excluding(values))
     site_values = self._flatten(listed.values)
     is_symbol = tf.reduce_all(
@@ -324,11 +323,11 @@ def _of_sample(q):
     )
   sample_shape = [int(n) for n in np.reshape(sample_shape, [-1])]
   base = partition_of(q.distribution)
-  # The batch comes first: `sample_shape` follows it in the shape of a sample.
+  # In the shape of a sample, `sample_shape` follows the batch shape.
   batch_shape = base.batch_shape
   ones = [1] * len(sample_shape)
   to_shape = batch_shape + sample_shape
-  # TFP cannot reshape an empty batch. The sites then refer to the factor.
+  # TFP cannot reshape an empty batch, so its sites refer to the factor itself.
   with_ones = of_sites = q.distribution
   if not any(isinstance(n, int) and n == 0 for n in batch_shape):
     with_ones = tfd.BatchReshape(q.distribution, batch_shape + ones)

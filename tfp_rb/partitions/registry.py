@@ -29,7 +29,7 @@ tfd = tfp.distributions
 
 
 class Sampled(Partition):
-  """Stands for a distribution without a partition: it can only be sampled."""
+  """Represents a distribution without a partition, which allows only draws."""
 
   num_sites = None
 
@@ -80,8 +80,8 @@ class Family(NamedTuple):
   is_of_user: bool = False
 
 
-# Modules fill the registry when they are imported, users by
-# `RegisterPartition`. No call of the library changes it.
+# The modules of this package fill the registry when they are imported, and
+# users add to it with `RegisterPartition`. Nothing else changes it.
 _REGISTRY: dict[type, Family] = {}
 _UNKNOWN = Family(None)
 
@@ -121,7 +121,7 @@ class RegisterPartition:
 
   The decorated function takes a distribution and a Python `int` `num_summed`
   and returns a `Partition` with the `num_summed` most probable values, or with
-  all values if there are fewer. Subclasses of the class use it as well.
+  all values if there are fewer. Subclasses of the class inherit the partition.
 
   #### Examples
 
@@ -195,7 +195,7 @@ class RegisterPartition:
 
 def family_of(distribution: Distribution) -> Family | None:
   """Returns the `Family` of the nearest class in the MRO, or `None`."""
-  # A subclass, for example one of the user, inherits the partition.
+  # A subclass, for example one that a user defines, inherits the partition.
   for kind in type(distribution).__mro__:
     if kind in _REGISTRY:
       return _REGISTRY[kind]
@@ -224,9 +224,10 @@ def partition_of(distribution: Distribution) -> Partition:
       '`distribution` must have a registered partition, so that its most '
       f'probable values can be summed; got `{kind}`. Decorate a function with '
       f'`@tfp_rb.RegisterPartition({kind})` that takes the distribution and '
-      '`num_summed` and returns a `tfp_rb.Partition`. Or only sample, with '
-      '`num_summed=0` or `tfp_rb.REINFORCE(num_samples=...)`, which requires '
-      f'only `sample` and `log_prob`. Registered: {known}.'
+      '`num_summed` and returns a `tfp_rb.Partition`. To sample without a '
+      'partition, use `num_summed=0` or `tfp_rb.REINFORCE(num_samples=...)`, '
+      'which requires only `sample` and `log_prob`. Registered distributions: '
+      f'{known}.'
     )
   whole = family.whole(distribution)
   whole.distribution = distribution
@@ -260,11 +261,11 @@ def partition(distribution: Distribution, num_summed: int) -> Partition:
   enumerated. Draws from the rest are exact and need no rejection.
 
   Masses are computed in float32 or wider, even for parameters in half
-  precision. Values have the dtype of the distribution. If that dtype cannot
-  hold them, `partition` raises a `ValueError` if this follows from the number
-  of values, as for 300 classes in `uint8`. Otherwise the values are rounded, as
-  for `Poisson(1e9)` or a shift of 1e8 in float32. Build the distribution with
-  `validate_args=True` to get an error instead.
+  precision. Values have the dtype of the distribution. If the number of values
+  shows that this dtype cannot hold them, as for 300 classes in `uint8`,
+  `partition` raises a `ValueError`. Other values that the dtype cannot hold are
+  rounded, as for `Poisson(1e9)` or a shift of 1e8 in float32. Build the
+  distribution with `validate_args=True` to get an error instead.
 
   A draw uses uniforms with 52 random bits, regardless of the dtype of the
   parameters. So a value can be drawn if it holds more than 2^-52 of the mass of
@@ -302,13 +303,13 @@ def partition(distribution: Distribution, num_summed: int) -> Partition:
 
 
 def check_num_summed(result: Partition, num_summed: int) -> Partition:
-  """Returns `result` unless it has fewer than `num_summed` values."""
+  """Returns `result`, or raises if it has fewer than `num_summed` values."""
   found = result.values.shape[0]
   # For an empty batch, the number of values may be unknown and is irrelevant.
   if found < num_summed and not result.is_empty:
     raise ValueError(
       '`num_summed` must be at most the number of values of the distribution, '
       f'{found}; got {num_summed}. Use `num_summed={found}` or '
-      '`tfp_rb.Exact()` to sum all.'
+      '`tfp_rb.Exact()` to sum all of them.'
     )
   return result

@@ -37,7 +37,10 @@ class Relaxation(NamedTuple):
     return list(range(-1 - self.num_sites, 0))
 
   def center(self) -> tf.Tensor:
-    """Returns the mean of the uniform law, `batch_shape + event_shape`."""
+    """Returns the mean of the uniform distribution.
+
+    It has shape `batch_shape + event_shape`.
+    """
     uniform = tf.ones_like(self.log_probs) / self.log_probs.shape[-1]
     return self.to_event(uniform)
 

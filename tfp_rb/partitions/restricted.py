@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Partitions that sum other values of a distribution than its best ones."""
+"""Defines partitions that sum values other than the best ones."""
 
 import numpy as np
 import tensorflow as tf
@@ -72,7 +72,7 @@ class Listed(Partition):
 
 
 class Truncated(Partition):
-  """Sums the first values of another partition, by a count for each row."""
+  """Sums only the first values of a partition; the number varies by row."""
 
   def __init__(self, longer: Partition, num_summed: tf.Tensor) -> None:
     self._longer = longer
@@ -118,7 +118,7 @@ class Truncated(Partition):
     return self._choose(u[..., 0], self._longer.rest_from_uniforms(u[..., 1:]))
 
   def _choose(self, u: tf.Tensor, unlisted: tf.Tensor) -> tf.Tensor:
-    """Chooses a listed value, or the given draw beyond the list."""
+    """Chooses a listed value, or the given unlisted draw."""
     rank = self.log_rest.shape.rank
     masses = tf.transpose(self._masses, [*range(1, rank + 1), 0])
     index = random.search_index(masses[tf.newaxis], u)

@@ -23,14 +23,14 @@ tfd = tfp.distributions
 
 
 class Table(Partition):
-  """Partitions values with the numbers `0, ..., K - 1` by their logits.
+  """Partitions values that are numbered `0, ..., K - 1`, by their logits.
 
   All partitions of a distribution share one `BlockedTable`, whose normaliser
   is also used by the differentiable `log_prob`. A subclass maps numbers to
   values with `encode`, and back with `decode`.
   """
 
-  num_uniforms = 2  # One chooses a block of the table, one an entry in it.
+  num_uniforms = 2  # The first chooses a block, the second an entry in it.
 
   def __init__(self, distribution, logits):
     """Makes the partition with `k = 0`.
@@ -49,7 +49,7 @@ class Table(Partition):
         'dimension.'
       )
     self._check_dtype(num_values)
-    # The 8 bits of bfloat16 are too few for masses that sum to 1.
+    # The 8 bits of bfloat16 are too few to make masses sum to 1.
     logits = dtypes.at_least_float32(logits)
     batch_shape = shapes.as_list(logits)[:-1]
     self._num_rows = shapes.size(batch_shape)
@@ -117,13 +117,13 @@ class Table(Partition):
       values=listed,
       log_weights=log_weights,
       log_rest=tf.reshape(log_rest, self.batch_shape),
-      has_rest=True,  # Even K values may leave a rest, as some may be repeated.
+      has_rest=True,  # Even K values may leave a rest if some are repeated.
       _index=index,
       _rest_sums=rest_sums,
     )
 
   def _look_up(self, values):
-    """Returns indices, the values there, and whether these are as given."""
+    """Returns indices, the values listed there, and whether they match."""
     # An impossible value may decode to a number outside the table.
     index = tf.clip_by_value(self.decode(values), 0, self._table.shape[-1] - 1)
     listed = self.encode(index)
@@ -140,7 +140,7 @@ class Table(Partition):
     return self.encode(self._unflatten(index))
 
   def _log_prob(self, values):
-    # Gathering needs no copy of the logits for each of the m values.
+    # Gather entries, to avoid a copy of the logits for each of the m values.
     index = tf.transpose(self._flatten(self.decode(values)))  # [rows, m]
     chosen = tf.gather(self._table, index, batch_dims=1)
     return self._unflatten(tf.transpose(self._blocks.normalised(chosen)))
@@ -162,7 +162,7 @@ class Table(Partition):
 
 
 class IntegerTable(Table):
-  """Partitions a law on the integers `0, ..., K - 1`."""
+  """Partitions a distribution on the integers `0, ..., K - 1`."""
 
   def log_table(self):
     return ('integers', self.num_values), self.log_probs()
@@ -194,7 +194,7 @@ def _of_categorical(q):
 
 @register(tfd.OneHotCategorical, kind='vectors')
 class OneHotTable(Table):
-  """Partitions a law on one-hot vectors."""
+  """Partitions a distribution on one-hot vectors."""
 
   def __init__(self, q):
     super().__init__(q, logspace.categorical_logits(q))
@@ -228,7 +228,7 @@ class OneHotTable(Table):
 
 @register(tfd.Bernoulli, kind='bits')
 class BernoulliTable(IntegerTable):
-  """Partitions a law on 0 and 1."""
+  """Partitions a distribution on 0 and 1."""
 
   def __init__(self, q):
     super().__init__(q, logspace.bernoulli_log_probs(q))
@@ -253,7 +253,7 @@ class BernoulliTable(IntegerTable):
 
 @register(tfd.FiniteDiscrete, kind='numbers')
 class FiniteTable(Table):
-  """Partitions a law on given numbers."""
+  """Partitions a distribution on given numbers."""
 
   def __init__(self, q):
     self._outcomes = tf.convert_to_tensor(q.outcomes)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draws integers outside a window, or outside a set, by inverse CDF.
 
-All computations are in float64. A tail is measured from its own side: a tail
-below the mode is never computed as 1 minus the tail above.
+All computations are in float64. Each tail is computed from its own side: a tail
+below the mode is never 1 minus the tail above.
 """
 
 import tensorflow as tf
@@ -22,7 +22,7 @@ class Gaps:
       excluded: `Tensor` of shape `[n] + batch_shape`, ascending.
       mode: `Tensor` of `batch_shape`, a most probable value.
       tail: Callable `(z, below)`, as in `Window`, for any `z`.
-      lowest: Python `float`, the smallest value of the law.
+      lowest: Python `float`, the smallest possible value.
     """
     self._tail = tail
     bottom = tf.fill(tf.shape(excluded[:1]), tf.cast(lowest - 1.0, tf.float64))
@@ -30,11 +30,13 @@ class Gaps:
     # last gap has no upper end. The shape is [n + 1] + batch_shape.
     self._lower = tf.concat([bottom, tf.maximum(excluded, bottom)], axis=0)
     upper = tf.maximum(excluded, bottom)
-    # Gaps below the mode are differences of lower tails, the others of upper
-    # tails. The tail of the other side would be close to 1 and lose digits.
+    # The masses of gaps below the mode are differences of lower tails, and the
+    # other masses are differences of upper tails. The tail on the other side
+    # would be close to 1, and the difference would lose digits.
     is_below = upper <= mode
     self._is_below = tf.concat([is_below, tf.zeros_like(is_below[:1])], axis=0)
-    self._upper = tf.concat([upper, bottom], axis=0)  # The last is not used.
+    # The last upper end is a placeholder and is not used.
+    self._upper = tf.concat([upper, bottom], axis=0)
     near = tf.where(self._is_below, self._lower, self._upper - 1.0)
     far = tf.where(self._is_below, self._upper - 1.0, self._lower)
     start = tail(near, self._is_below)
@@ -56,8 +58,8 @@ class Gaps:
     """Draws from the gaps.
 
     Args:
-      u: `Tensor` of shape `[num_draws] + batch_shape + [2]`, uniforms: one
-        chooses the gap, one the place in it.
+      u: `Tensor` of shape `[num_draws] + batch_shape + [2]`, uniforms: the
+        first chooses the gap, the second the place in it.
       bound: Python `float`, the largest value returned.
 
     Returns:
@@ -78,7 +80,7 @@ class Gaps:
     target = chosen(self._start) + u[..., 1] * chosen(self._masses)
     z = invert_tail(self._tail, target, below, upper, lower, lower + 1.0, bound)
     is_last = index == self._masses.shape[0] - 1
-    # Rounding in the search must not return an excluded value.
+    # Rounding in the search must not lead to an excluded value.
     return tf.where(
       is_last,
       tf.maximum(z, lower + 1.0),
@@ -130,7 +132,8 @@ def invert_tail(tail, target, below, first, last, lowest, bound):
   not_all = lambda low, high, done: ~tf.reduce_all(done)
   low = tf.where(below, tf.cast(lowest - 1.0, tf.float64), last)
   high = tf.where(below, first - 1.0, last + 1.0)
-  # Only tails above need this: below the window, the search ends at `lowest`.
+  # Only upper tails need this loop: below the window, the bracket starts at
+  # `lowest` and needs no doubling.
   low, high, _ = tf.while_loop(
     not_all, double, (low, high, below | reached(high))
   )

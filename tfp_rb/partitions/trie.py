@@ -2,9 +2,10 @@
 """Finds the best joint values of independent sites, and the complement of sets.
 
 The symbols of a site are numbered; a joint value is a vector of such numbers.
-`merge` combines the best symbols of the sites to the best joint values. The
+`merge` combines the best symbols of the sites into the best joint values. The
 complement of any set is a disjoint union of cylinders, one for each way to
-leave the trie of the set. It also serves sites that depend on earlier ones.
+leave the trie of the set. `complement` also supports sites that depend on
+earlier sites.
 """
 
 import numpy as np
@@ -120,8 +121,8 @@ def choose_cylinder(best, cylinders, continuations, u):
     best: As in `complement`.
     cylinders: As returned by `complement`.
     continuations: As returned by `complement`.
-    u: `float64` `Tensor` of shape `[rows, num_draws, 2]`, uniforms: one chooses
-      the cylinder, one the symbol.
+    u: `float64` `Tensor` of shape `[rows, num_draws, 2]`, uniforms: the first
+      chooses the cylinder, the second the symbol.
 
   Returns:
     prefix: `int32` `Tensor` of shape `[rows, num_draws, sites]`, a summed value
@@ -184,8 +185,9 @@ def _masses(log_masses):
 
 def _pairs(size, num_summed):
   """Returns the ranks `(i, j)` of pairs that can be among the best."""
-  # All (i', j') with i' <= i and j' <= j are at least as good as (i, j). There
-  # are (i + 1) (j + 1) of them, so the others can be left out.
+  # All (i', j') with i' <= i and j' <= j are at least as good as (i, j). So
+  # (i, j) can be left out if there are more than `num_summed` of them, and
+  # their number is (i + 1) (j + 1).
   second = [
     np.arange(min(size, num_summed // (i + 1)), dtype=np.int32)
     for i in range(min(size, num_summed))

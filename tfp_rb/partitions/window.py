@@ -8,8 +8,8 @@ to rounding. Values outside the window are drawn by inverse CDF, never by
 rejection. Parameters are cast to float64 before any `exp`.
 
 Draws of `Binomial` and `NegativeBinomial` are exact for means up to about 1e5,
-where the incomplete beta function of TensorFlow is accurate. Values above
-`2**53`, or above the largest number of an integer dtype, are returned as that
+where the incomplete beta function of TensorFlow is accurate. A value above
+`2**53`, or above the largest number of an integer dtype, is replaced by that
 bound.
 """
 
@@ -26,7 +26,7 @@ __all__ = ['Window']
 
 
 class Window(Partition, metaclass=abc.ABCMeta):
-  """Partitions a unimodal law on integers, in float64.
+  """Partitions a unimodal distribution on integers, in float64.
 
   A subclass sets the attributes before it calls `__init__`, and defines the
   abstract methods.
@@ -36,7 +36,7 @@ class Window(Partition, metaclass=abc.ABCMeta):
     highest: The largest value: `np.inf`, or a `Tensor` of `batch_shape`.
   """
 
-  num_uniforms = 2  # One chooses a side of the window, one a place there.
+  num_uniforms = 2  # The first chooses a side, the second a value there.
   broadcasts = True  # All computations are elementwise.
   lowest = 0.0
   highest = np.inf
@@ -55,7 +55,7 @@ class Window(Partition, metaclass=abc.ABCMeta):
     batch_shape = shapes.batch_shape(distribution)
     mode = tf.stop_gradient(tf.broadcast_to(mode, batch_shape))
     self._mode = tf.clip_by_value(mode, self.lowest, self.highest)
-    self._gaps = None  # set if given values are excluded, not the best
+    self._gaps = None  # `excluding` sets it; `best` does not need it.
     nothing = tf.zeros([0, *batch_shape], tf.float64)
     super().__init__(
       values=tf.cast(nothing, distribution.dtype),
@@ -73,7 +73,7 @@ class Window(Partition, metaclass=abc.ABCMeta):
     """Returns a pair `(a, b)` with `q(z) / q(z - 1) = a / b`.
 
     With a pair, steps up and steps down compare equal if values are equally
-    probable. Differences of logarithms may not.
+    probable. Differences of logarithms may differ by rounding.
 
     Args:
       z: `float64` `Tensor`, `lowest < z <= highest`.
@@ -113,7 +113,8 @@ class Window(Partition, metaclass=abc.ABCMeta):
       return self
     values, relative = _window(self, self._mode, num_summed)  # [k] + batch
     log_weights = tf.stop_gradient(relative + self.log_mass(self._mode))
-    # A small support fills some slots with impossible values, of weight 0.
+    # If the support is small, some slots hold impossible values of weight 0.
+    # The mode replaces them.
     values = tf.where(relative > -np.inf, values, self._mode)
     result = self.replace(
       values=self._to_values(values),
@@ -272,8 +273,8 @@ def _window(law, mode, num_summed):
     ],
     axis=0,
   )
-  # `top_k` works on the last axis. Its gradient is not needed: the weights are
-  # constants.
+  # `top_k` works on the last axis. Its gradient is not needed, because the
+  # weights are constants.
   last_axis_first = [mode.shape.rank, *range(mode.shape.rank)]
   first_axis_last = [*range(1, mode.shape.rank + 1), 0]
   best, index = tf.math.top_k(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Partitions distributions that rearrange or shift another one."""
+"""Partitions distributions that rearrange or shift another distribution."""
 
 import tensorflow as tf
 import tensorflow_probability as tfp
@@ -74,7 +74,7 @@ class Wrapped(Partition):
   def draw_rest(self, num_draws, seed):
     if self.num_uniforms is not None:
       return super().draw_rest(num_draws, seed)
-    # The base draws from a seed, as the partitions of users do.
+    # The base draws from a seed, like the partitions that users register.
     return self.outward_values(self._base.draw_rest(num_draws, seed))
 
   def rest_from_uniforms(self, u):
@@ -113,10 +113,10 @@ class Wrapped(Partition):
 
 
 class Reshaped(Wrapped):
-  """Gives the batch another shape with the same number of members."""
+  """Reshapes the batch to another shape of the same size."""
 
   def __init__(self, base, batch_shape, distribution=None):
-    # The constructor of `Wrapped` calls `outward`, which needs these.
+    # The constructor of `Wrapped` calls `outward`, which needs these shapes.
     self._outer = batch_shape
     self._inner = base.batch_shape
     self.distribution = distribution
@@ -133,16 +133,16 @@ class Reshaped(Wrapped):
 
 
 class Broadcast(Wrapped):
-  """Repeats the batch. The copies are drawn independently.
+  """Repeats the batch, and draws the copies independently.
 
-  The base takes the copies of a row as further values: `inward` turns
+  The base treats the copies of a row as further values: `inward` turns
   `[n] + outer` into `[n * repeats] + inner`, and `_spread` undoes this.
   """
 
   def __init__(self, base, batch_shape, distribution=None):
     self._outer = batch_shape
     self._inner = base.batch_shape
-    # As NumPy does, broadcasting adds axes on the left.
+    # Broadcasting adds axes on the left, as in NumPy.
     missing = len(batch_shape) - len(self._inner)
     self._padded = [1] * missing + self._inner
     # Along each axis the base either has the full size or is repeated.
@@ -234,7 +234,7 @@ def _num_repeats(outer, padded):
 
 
 def broadcast(base, batch_shape, distribution=None):
-  """Returns `base` with another batch shape, with copies only if needed.
+  """Returns `base` with another batch shape, and repeats it only if needed.
 
   Args:
     base: A `Partition`.
@@ -281,9 +281,9 @@ class Shifted(Wrapped):
     if not self.distribution.validate_args:
       return shifted
     message = (
-      f'`shift` must keep the values apart in {values.dtype.name}, which holds '
-      f'integers up to {dtypes.largest_integer(values.dtype)}. Use a wider '
-      'dtype.'
+      f'`shift` must keep the values distinct in {values.dtype.name}, which '
+      f'holds integers up to {dtypes.largest_integer(values.dtype)}. Use a '
+      'wider dtype.'
     )
     if values.dtype.is_integer:  # A value that wraps around moves backwards.
       expected, found = shift >= 0, shifted >= values
@@ -300,8 +300,9 @@ class Shifted(Wrapped):
     inward = values - shift
     if values.dtype.is_integer:
       return inward
-    # Adding and subtracting the shift rounds. Undo this, so that the value is
-    # found among those of the base, but do not round an impossible value.
+    # Adding and subtracting the shift rounds. Undo the rounding, so that the
+    # value is found among those of the base, but do not round an impossible
+    # value to a possible one.
     size = tf.maximum(tf.abs(values), tf.abs(shift))
     slack = 8.0 / dtypes.largest_integer(values.dtype) * size
     nearest = tf.stop_gradient(self._base.nearest(inward))

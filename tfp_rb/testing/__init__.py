@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests for your own estimators and partitions."""
+"""Provides tests for your own estimators and partitions."""
 
 from tfp_rb.testing.unbiased import UnbiasednessReport, assert_unbiased
 

@@ -32,7 +32,7 @@ def _select(table: tf.Tensor, index: tf.Tensor, site_axis: int) -> tf.Tensor:
 
 
 def _law_of_rest(every: Partition, part: Partition) -> tf.Tensor:
-  """Returns the probability of each value given that no summed one is drawn.
+  """Returns the probability of each value, given that no summed value is drawn.
 
   Args:
     every: `Partition` that lists all `K` values.
@@ -51,7 +51,8 @@ def _law_of_rest(every: Partition, part: Partition) -> tf.Tensor:
   summed = tf.reduce_any(equal & is_summed, axis=1)
   masses = tf.where(summed, tf.zeros_like(every.weights), every.weights)
   total = tf.reduce_sum(masses, axis=0)
-  # Draws from an empty rest have weight 0, so any law will do.
+  # Draws from an empty rest have weight 0, so their distribution does not
+  # matter.
   masses = tf.where(total > 0.0, masses, every.weights)
   return masses / tf.reduce_sum(masses, axis=0)
 
@@ -71,7 +72,7 @@ class Counter:
     sites = scripted.inner.batch_shape[self._batch_rank :]
     num_values = [scripted.num_values] * (math.prod(sites) * num_draws)
     self.num_values.extend(num_values)
-    # The estimate is thrown away, so any seed will do.
+    # The estimate is discarded, so the seed does not matter.
     return scripted.inner.draw_rest(num_draws, tf.constant([0, 0]))
 
 
@@ -82,7 +83,8 @@ class Script:
     """Stores the outcomes.
 
     Args:
-      index: `int32` `Tensor` of shape `[T, draws]`: which value is drawn.
+      index: `int32` `Tensor` of shape `[T, draws]`, the number of each drawn
+        value.
       batch_rank: Python `int`, the rank of the batch without outcomes.
     """
     self._index = index
@@ -180,5 +182,5 @@ class Scripted:
 
   @property
   def num_uniforms(self) -> int:
-    # A sampler that calls this makes its own uniforms, perhaps dependent ones.
+    # A sampler that reads this makes its own uniforms, which may be dependent.
     raise NotEnumerableError

@@ -138,8 +138,8 @@ def assert_unbiased(
   )
   if outcomes is not None:
     report = _check_exactly(outcomes, value, gradient)
-    # The enumeration replaces the sampler of a partition. A user's sampler is
-    # therefore also tested by draws.
+    # The enumeration replaces the sampler of a partition, so it cannot find an
+    # error in a user's sampler. Test that one by draws as well.
     if not _is_partition_of_the_user(problem(*parameters)[1]):
       return report
   return _check_by_draws(
@@ -207,8 +207,8 @@ def _check_by_draws(
   norm = np.linalg.norm(gradient)
   # The test fails if a standardized error is longer than sqrt(threshold). An
   # error with mean delta is that long at least as often as a normal variable
-  # with mean |delta| and variance 1 exceeds sqrt(threshold). If |delta| is 2.33
-  # larger than that, the probability is 0.99.
+  # with mean |delta| and variance 1 exceeds sqrt(threshold). If |delta| exceeds
+  # sqrt(threshold) by 2.33, the probability is 0.99.
   needed = np.sqrt(_threshold(gradient.size, false_fail_rate)) + 2.33
   pilot_seed, test_seed = random.split_seed(seed, n=2)
   _, covariance, _ = moments(4, pilot_seed)
@@ -322,7 +322,7 @@ def _chi_squared(
 ) -> tuple[float, int]:
   """Returns the squared length of an error in standard errors, and its rank.
 
-  In a direction without noise (adding a constant to all logits, for example)
+  In a direction without noise (for example, adding a constant to all logits)
   there must be no error either. If there is one, the length is infinite.
 
   Args:

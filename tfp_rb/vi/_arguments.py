@@ -30,7 +30,7 @@ __all__ = [
   'takes_rows',
 ]
 
-MOST_SYMBOLS = 16  # Up to this number per site, the default sums all symbols.
+MOST_SYMBOLS = 16  # The default sums all symbols of a site up to this number.
 
 tfd = tfp.distributions
 
@@ -43,7 +43,7 @@ def check_arguments(
   stopped: Any,
   exact: bool,
 ) -> None:
-  """Raises if an argument of a loss is of the wrong kind."""
+  """Raises if an argument of a loss has the wrong type."""
   for argument, name in (
     (target, 'target_log_prob_fn'),
     (discrepancy_fn, 'discrepancy_fn'),
@@ -269,9 +269,10 @@ def _default_estimator(
   than 8 steps they are equal in most problems). See
   `examples/benchmarks/chain_defaults.py`.
 
-  With many sites, all symbols of a site are summed if there are few, so only
-  the noise of the other sites is left. Draws of single sites would be no better
-  than the same number of joint draws (`examples/benchmarks/many_sites.py`).
+  With many sites, the default sums all symbols of a site if there are few
+  symbols, so only the noise of the other sites is left. Draws of single sites
+  would be no better than the same number of joint draws
+  (`examples/benchmarks/many_sites.py`).
 
   Args:
     whole: The whole `Partition` of the discrete parts.
@@ -287,8 +288,8 @@ def _default_estimator(
   if not any(group.batch_shape[-1] > 1 for group in groups):
     if sample_size is None:
       return default_estimator(whole)
-    # The cost of a search grows with the budget, and `sample_size` may be
-    # large.
+    # Do not use a budget: the cost of its search grows with the budget, and
+    # `sample_size` may be large.
     return rao_blackwellize(estimator, num_summed=1)
   # The number of values is `None` for an infinite support.
   largest = max(group.num_values or MOST_SYMBOLS + 1 for group in groups)

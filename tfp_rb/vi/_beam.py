@@ -2,8 +2,8 @@
 """Partitions several discrete variables, each given the previous ones.
 
 A beam search finds the best values: it lists the `k` best continuations of each
-of the `k` best beginnings, and keeps the `k` best of these. They may not be the
-`k` most probable values, but an estimator is unbiased with any set.
+of the `k` best beginnings, and keeps the `k` best of these. The result may miss
+some of the `k` most probable values, but an estimator is unbiased with any set.
 
 The rest is a disjoint union of cells. A cell fixes the first variables and
 leaves the later ones free. There is one cell for each continuation that was
@@ -82,7 +82,7 @@ class Parts(Partition):
 
     Args:
       q: A `DiscreteParts`.
-      listed: The values that are summed. `None` makes the whole.
+      listed: The values that are summed. `None` makes the whole partition.
     """
     self.distribution = self._q = q
     self._dtype = q.dtype_of_masses
@@ -159,7 +159,7 @@ class Parts(Partition):
     return self._assemble(cell[..., 0], free, leaving)
 
   def _assemble(self, u: tf.Tensor, free: _Draw, leaving: _Draw) -> tf.Tensor:
-    """Draws a cell, then the part at which it leaves the beam, then the others.
+    """Draws a cell, the part at which it leaves the beam, and the later parts.
 
     Args:
       u: `float64` `Tensor` of shape `[n] + batch_shape`, uniforms that choose
@@ -180,7 +180,7 @@ class Parts(Partition):
       value, start = None, 0
       if any(_is_free(group, index) for group in self._cells):
         value = free(index, q.part_given(index, values, n))
-      # Each group of cells overwrites the draws that fell into one of them.
+      # Each group of cells overwrites the draws that fell into its cells.
       for group in self._cells:
         size = group.log_mass.shape[0]
         own = tf.clip_by_value(cell - start, 0, size - 1)
@@ -315,13 +315,13 @@ def _num_uniforms(q: DiscreteParts, cells: list[_Cells]) -> list[int]:
 
 
 def _is_free(group: _Cells, index: int) -> bool:
-  """Returns whether a part is drawn given the previous ones, unrestricted."""
+  """Returns whether a part is free: drawn given only the previous parts."""
   num_bound = len(group.values) + (group.part is not None)
   return index >= num_bound
 
 
 def _find_cell(cells: list[_Cells], u: tf.Tensor) -> tf.Tensor:
-  """Returns the number of a cell for each uniform, in proportion to masses."""
+  """Returns a cell for each uniform, with probabilities given by the masses."""
   log_mass = tf.concat([group.log_mass for group in cells], axis=0)
   # Divide by the largest mass, so that not all masses underflow.
   largest = tf.reduce_max(log_mass, axis=0)

@@ -55,23 +55,23 @@ def build_factored_surrogate_posterior(
 
   Discrete parts start at their prior marginal, averaged over 16 joint draws. (A
   part that depends on no other part starts at the prior itself.) Finite parts
-  start at the probabilities of the marginal. Counts start at its mean and its
-  ratio of variance to mean, which is raised to at least 1.1. Noise with
-  standard deviation 0.01 is added to the logits, because components of a
-  mixture that start equal have equal gradients and stay equal. In a chain every
-  transition has its own logits; transitions that the prior forbids stay
-  forbidden. Continuous parts start at a random `loc`, as in TFP. If the
-  bijector of a part depends on other parts, as for `Uniform(0., x)`, it is
-  fixed at one prior draw.
+  start at the probabilities of the marginal. Counts start at the mean of the
+  marginal and at its ratio of variance to mean, which is raised to at least
+  1.1. Noise with standard deviation 0.01 is added to the logits, because
+  components of a mixture that start equal have equal gradients and stay equal.
+  In a chain every transition has its own logits; transitions that the prior
+  forbids stay forbidden. Continuous parts start at a random `loc`, as in TFP.
+  If the bijector of a part depends on other parts, as for `Uniform(0., x)`, it
+  is fixed at one prior draw.
 
   Args:
     model: `tfd.JointDistribution*`, or one with parts pinned by its
       `experimental_pin`, or any other `tfd.Distribution`.
-    shifts: Optional `dict` from the names of counts to their least values:
-      numbers, or `Tensor`s that broadcast to a draw. For example, an abundance
-      is at least the number of individuals seen. The mean starts at least 1
-      above the shift.
-    seed: As in TFP: `int32[2]`, or an `int` or `None` for a stateful one.
+    shifts: Optional `dict` that maps the names of counts to their smallest
+      values: numbers, or `Tensor`s that broadcast to a draw. For example, an
+      abundance is at least the number of individuals seen. The mean starts at
+      least 1 above the shift.
+    seed: As in TFP: `int32[2]`, or an `int` or `None` for a stateful seed.
     name: Python `str`, prefixed to the ops created here.
 
   Returns:
@@ -226,7 +226,8 @@ def _bernoulli(part: _Part, base: Distribution) -> Distribution:
 def _binomial(part: _Part, base: Distribution) -> Distribution:
   del base
 
-  # The wrappers broadcast and repeat the mean, hence also the count.
+  # The mean of a `Deterministic` is its value. So the wrappers of the part
+  # broadcast and repeat the count like any mean.
   def total_count(q: Distribution) -> Distribution:
     return tfd.Deterministic(tf.broadcast_to(q.total_count, q.batch_shape))
 
@@ -245,7 +246,7 @@ def _logits_of_labels(part: _Part) -> tf.Variable:
 
   # The mean of one-hot vectors holds the probabilities.
   def one_hot(q: Distribution) -> Distribution:
-    is_ordinal = hasattr(q, 'categorical_probs')  # as `OrderedLogistic`
+    is_ordinal = hasattr(q, 'categorical_probs')  # e.g. `OrderedLogistic`
     probs = q.categorical_probs() if is_ordinal else q.probs_parameter()
     return tfd.OneHotCategorical(probs=probs)
 
@@ -301,18 +302,18 @@ def _counts(
   """Returns a negative binomial with the moments of the prior, from `start`."""
   if not base.dtype.is_floating:
     raise TypeError(
-      f'{part.name!r} must have a floating-point dtype, as its surrogate has; '
+      f'{part.name!r} must have a floating-point dtype, like its surrogate; '
       f'got {base.dtype.name}. Write, e.g., `Zipf(2., dtype=tf.float32)`.'
     )
   mean = part.average(lambda d: d.mean())
   variance = part.average(lambda d: d.variance() + d.mean() ** 2) - mean**2
   mean = tf.maximum(mean - start, 0.05)
-  # A heavy tail, as in `Zipf`, may have no moments. The law is geometric if the
-  # excess equals the mean.
+  # A heavy tail, as in `Zipf`, may have no moments. If the variance is
+  # infinite, start at a geometric distribution, whose excess equals the mean.
   mean = tf.where(mean < np.inf, mean, tf.ones_like(mean))
   excess = tf.where(variance < np.inf, variance / mean - 1.0, mean)
   # The variance is `mean (1 + excess)` and `total_count` is `mean / excess`,
-  # which would be infinite at an excess of 0, a Poisson law.
+  # which would be infinite at an excess of 0 (a Poisson distribution).
   excess = tf.clip_by_value(excess, 0.1, 10.0 * mean)
   shift = tf.cast(start if part.shift is None else part.shift, mean.dtype)
   shift = tf.broadcast_to(tf.maximum(tf.math.ceil(shift), start), mean.shape)
@@ -340,8 +341,8 @@ def _continuous(part: _Part, base: Distribution) -> Distribution:
     cause = error
   if bijector is None or not base.dtype.is_floating:
     raise ValueError(
-      f'{part.name!r} must be of a discrete family that has a surrogate, or '
-      'have a default event-space bijector; got a '
+      f'{part.name!r} must belong to a discrete family that has a surrogate, '
+      'or have a default event-space bijector; got a '
       f'`{type(base).__name__}`. Pin it, or build the surrogate by hand.'
     ) from cause
   return tfp.experimental.vi.build_factored_surrogate_posterior(

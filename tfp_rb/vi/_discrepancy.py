@@ -19,7 +19,7 @@ Csiszar: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
 # Maps atoms to `log p` and `log q`, both of shape `[m] + batch_shape`.
 LogDensities: TypeAlias = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
-# Replaces infinity where a function of infinity would be NaN.
+# Stands for infinity where a function of infinity would be NaN.
 _LARGE = 1e30
 
 
@@ -27,8 +27,8 @@ class Discrepancy(CheckedIntegrand):
   """Evaluates a Csiszar function `F` of `log p - log q`.
 
   Because `F` contains `log q`, the gradient of its expectation is
-  `E[(F + dF/dlog q) grad log q]`. The first factor is the signal. Its value at
-  `q = p` is a constant and is subtracted.
+  `E[(F + dF/dlog q) grad log q]`. The first factor is the signal. This class
+  subtracts its value at `q = p`, which is a constant.
   """
 
   def __init__(
@@ -42,9 +42,9 @@ class Discrepancy(CheckedIntegrand):
     super().__init__(self._value_of, batch_shape)
 
   def _value_at(self, log_ratio: tf.Tensor) -> tf.Tensor:
-    # Where the target is 0, so is u = p / q, and u log u would be NaN.
+    # If the target is 0, then u = p / q is 0, and u log u would be NaN.
     value = self._discrepancy_fn(tf.maximum(log_ratio, -_LARGE))
-    # If the function of -_LARGE is about as large, its limit is infinite.
+    # If the function of -_LARGE is that large, its limit is infinite.
     infinity = tf.constant(np.inf, value.dtype)
     return tf.where(value > _LARGE**0.5, infinity, value)
 
@@ -57,8 +57,8 @@ class Discrepancy(CheckedIntegrand):
     value, slope = tfp.math.value_and_gradient(
       self._value_at, tf.stop_gradient(log_ratio)
     )
-    # The slope is that w.r.t. log p - log q, so its sign is opposite. It may be
-    # undefined at atoms where the target is 0.
+    # The slope is w.r.t. log p - log q, so dF/dlog q has the opposite sign. The
+    # slope may be undefined at atoms where the target is 0.
     return tf.where(tf.math.is_nan(value - slope), value, value - slope)
 
   def evaluate(self, values: tf.Tensor) -> Evaluation:
@@ -68,6 +68,6 @@ class Discrepancy(CheckedIntegrand):
     log_p, log_q = self._log_densities(values)
     log_ratio = log_p - log_q  # [m] + batch_shape
     signal = self._signal_at(log_ratio)
-    # At q = p the signal is then 0, and so is its variance.
+    # With this constant, the signal and its variance are 0 at q = p.
     signal -= self._signal_at(tf.zeros([], log_ratio.dtype))
     return Evaluation(self._value_at(log_ratio), signal)

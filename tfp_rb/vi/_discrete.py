@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Combines the discrete parts of a joint distribution into one."""
+"""Combines the discrete parts of a joint distribution into one distribution."""
 
 from collections.abc import Callable
 import math
@@ -21,8 +21,8 @@ tfd = tfp.distributions
 class DiscreteParts(Distribution):
   """Combines the discrete parts of a joint distribution into one vector.
 
-  The dtype of the vector is that of the parts if all have the same one, and
-  otherwise `float64`, which holds all values exactly.
+  If all parts have the same dtype, this is also the dtype of the vector.
+  Otherwise it is `float64`, which holds all values exactly.
   """
 
   def __init__(
@@ -160,7 +160,7 @@ class DiscreteParts(Distribution):
     terms = []
     for index, value in enumerate(parts):
       if self.depends[index]:
-        # The axis of the atoms is part of the batch of the law.
+        # The axis of the atoms is part of the batch of the distribution.
         part = self._with_copies(laws[index], n)
         term = part.log_prob(value[tf.newaxis])[0]
       else:

@@ -63,8 +63,8 @@ def fit_surrogate_posterior(
     sample_size: As in `monte_carlo_variational_loss`.
     importance_sample_size: As in `monte_carlo_variational_loss`.
     trainable_variables: List of `tf.Variable`s. The default is all variables
-      that the loss has a gradient w.r.t.: those of the surrogate, of the target
-      and of the estimator.
+      with respect to which the loss has a gradient: those of the surrogate, of
+      the target and of the estimator.
     jit_compile: Python `bool`, whether XLA compiles the steps. This is faster
       for more than a few hundred steps.
     seed: As in TFP.
@@ -141,7 +141,8 @@ def fit_surrogate_posterior(
 
 
 def _check_optimizer(optimizer: Any) -> None:
-  # The class of an optimizer, passed without parentheses, has the method, too.
+  # Also reject the class of an optimizer, which a user may pass without
+  # parentheses and which has the method, too.
   if not callable(getattr(optimizer, 'apply_gradients', None)) or isinstance(
     optimizer, type
   ):

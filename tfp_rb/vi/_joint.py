@@ -23,10 +23,10 @@ class Split(NamedTuple):
 
   Attributes:
     discrete: The distribution of all discrete parts, given the drawn parts.
-    complete: Callable `(values, seed)`. Takes values of `discrete` of shape
-      `[n] + batch_shape + event_shape`. Returns a sample of the surrogate, with
-      its structure, that includes the continuous parts, and a list of the
-      log-densities of these, which broadcast to `[n] + batch_shape`.
+    complete: Callable `(values, seed)` that takes values of `discrete` of shape
+      `[n] + batch_shape + event_shape`. It returns a sample of all parts, in
+      the structure of the surrogate, and a list of the log-densities of the
+      continuous parts, which broadcast to `[n] + batch_shape`.
     entropy: Callable without arguments that returns the entropy of all parts.
   """
 
@@ -123,7 +123,7 @@ def _discrete_of(
       )
     if law.batch_shape != joint.batch_shape:
       raise ValueError(
-        'The discrete parts of `surrogate_posterior` must have its whole batch '
+        'The discrete parts of `surrogate_posterior` must have its full batch '
         f'shape, {joint.batch_shape}; got {law.batch_shape} for part '
         f'`{joint.names[i]}`. Broadcast it with `tfd.BatchBroadcast`, or make '
         'the batch of the other parts an event with `tfd.Independent`.'
@@ -148,8 +148,8 @@ def _discrete_of(
 
 def _entropy_of(joint: 'Joint', laws: list[Distribution]) -> tf.Tensor:
   """Returns the entropy of all parts, if none depends on a discrete one."""
-  # The result is the sum of the entropies, given the drawn early parts. If a
-  # part depended on a discrete one, it would take a mean over that one.
+  # The result is the sum of the entropies, given the drawn early parts. The
+  # entropy of a part that depends on a discrete one would need a mean over it.
   entropies = []
   for i, (law, name) in enumerate(zip(laws, joint.names, strict=True)):
     if joint.depends(i, on=joint.discrete):
@@ -179,8 +179,8 @@ class Joint:
   Attributes:
     batch_shape: `tf.TensorShape` to which the batch shapes of the parts
       broadcast.
-    batch_sizes: List, the same as Python `int`s and, where a size is not known
-      statically, scalar `Tensor`s.
+    batch_sizes: List, the same shape as Python `int`s, with a scalar `Tensor`
+      for each size that is not known statically.
     names: List of `str`.
     discrete: List of `int`s, in the order of their dependence.
     early: List of `int`s, continuous parts that depend on no discrete one.
@@ -213,7 +213,7 @@ class Joint:
     self._check_order()
 
   def _read_shapes(self, batch_shapes: list[tf.TensorShape]) -> None:
-    """Reads the shapes of the parts, of which some sizes may be dynamic."""
+    """Reads the shapes of the parts, in which some sizes may be dynamic."""
     q, event_shapes = self._q, tf.nest.flatten(self._q.event_shape)
     batches = [shape.as_list() for shape in batch_shapes]
     events = [shape.as_list() for shape in event_shapes]
@@ -291,7 +291,7 @@ class Joint:
   def _filled(
     self, known: dict[int, tf.Tensor], drawn: list[int], num_values: Any
   ) -> Any:
-    """Returns values of all parts: `None` if drawn, zeros if not needed."""
+    """Returns values of all parts: `None` if to be drawn, 0 if not needed."""
     lead = [] if num_values is None else [num_values]
 
     def value_of(i: int) -> tf.Tensor | None:
@@ -299,7 +299,8 @@ class Joint:
         return known[i]
       if i in drawn:
         return None
-      # TFP would draw it, but cannot draw every family under XLA.
+      # For `None`, TFP would draw the part, but it cannot draw every family
+      # under XLA.
       return tf.zeros([*lead, *self._shapes[i]], self._dtypes[i])
 
     return self.pack([value_of(i) for i in range(self.num_parts)])

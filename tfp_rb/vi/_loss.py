@@ -68,14 +68,13 @@ def monte_carlo_variational_loss(
   `target_log_prob_fn` and through the continuous parts.
 
   * Continuous parts that do not depend on discrete ones are drawn once and
-    shared by all atoms. Those that do are drawn for each atom.
+    shared by all atoms. The other continuous parts are drawn for each atom.
   * A few discrete parts, even dependent ones, are summed jointly. A beam search
     over the parts finds the best values.
   * A discrete part with many independent sites (`tfd.Independent` or
-    `tfd.Sample`) is summed one site at a time, see `tfp_rb.local_expectation`.
+    `tfd.Sample`) is summed one site at a time; see `tfp_rb.local_expectation`.
     If the target has one term for each site, make the sites the *batch* of the
     surrogate; the cost is then that of one site.
-
   * A path of hidden states is a `distributions.CategoricalChain` or a
     `tfd.MarkovChain`. If the target is a sum over the time steps, pass a
     `ChainTarget`: then no path is drawn. Otherwise the estimator draws or sums
@@ -93,8 +92,8 @@ def monte_carlo_variational_loss(
       surrogate, a function with an argument `rows` is called as
       `fn(z, rows=rows)`, with values `[n] + event_shape` and their rows in the
       flattened batch, `int32[n]`: `pooled` requires it, and every other
-      estimator supports it. Returns a `Tensor` of shape `[m] + batch_shape`, or
-      `[n]` with `rows`. Where it is `-inf` at a possible value of `q`, the
+      estimator supports it. It returns a `Tensor` of shape `[m] + batch_shape`,
+      or `[n]` with `rows`. If this is `-inf` at a possible value of `q`, the
       reverse divergence is infinite and a fit ends in NaN: let `q` exclude such
       values, or soften the target.
     surrogate_posterior: A `tfd.Distribution`: a discrete one, or a
@@ -106,9 +105,9 @@ def monte_carlo_variational_loss(
     sample_size: Python `int`, the number of draws, instead of the
       `num_samples` of the estimator. It does not average over quantities that
       are drawn once per call: the continuous parts before the discrete ones,
-      and the joint value of many sites. Average the losses of several seeds for
-      that. With a `ChainTarget` it is the number of draws of the continuous
-      parts.
+      and the joint value of many sites. To average over these as well, average
+      the losses of several seeds. With a `ChainTarget`, `sample_size` is the
+      number of draws of the continuous parts.
     importance_sample_size: Must be 1, because no importance-weighted bound is
       known for a sum over atoms. (For such a bound use
       `tfp.vi.GradientEstimators.VIMCO` of TFP.)
@@ -120,17 +119,18 @@ def monte_carlo_variational_loss(
       and draws that number of others.) If a part has several sites, it treats
       one site at a time: it sums all symbols of a site if there are at most 16,
       otherwise 8 of them, and it draws two others. This costs many evaluations
-      of the target, and pays if the sites interact weakly: see
-      `tfp_rb.local_expectation`. Otherwise pass a
+      of the target, and helps if the sites interact weakly; see
+      `tfp_rb.local_expectation`. Otherwise pass
       `REINFORCE(baselines.LeaveOneOut(), num_samples=n)`. A chain counts as
       one part with one variable per step: a budget of three for up to 8 steps,
       three joint draws for more (`examples/benchmarks/chain_defaults.py`).
     stopped_surrogate_posterior: A copy of `surrogate_posterior` with stopped
       gradients to its parameters. If given, it computes the log-density of the
-      continuous parts (sticking the landing, [2]). Supported for
-      `tfp.vi.kl_reverse` only; otherwise the gradient would be biased.
+      continuous parts (sticking the landing, [2]). Only `tfp.vi.kl_reverse`
+      supports it; otherwise the gradient would be biased.
     exact_entropy: Python `bool`, whether `surrogate_posterior.entropy()`
-      replaces the estimate of the entropy. For `tfp.vi.kl_reverse` only.
+      replaces the estimate of the entropy. Only `tfp.vi.kl_reverse` supports
+      it.
     seed: As in TFP; see `tfp_rb.expectation`. (TFP draws the continuous parts,
       and its draws under XLA differ from those in eager mode.)
     name: Python `str`, name of the scope of the operations.
@@ -139,8 +139,8 @@ def monte_carlo_variational_loss(
     loss: `Tensor` of the batch shape of the surrogate.
 
   Raises:
-    TypeError: `target_log_prob_fn` is not callable, or another argument is of
-      the wrong kind.
+    TypeError: `target_log_prob_fn` is not callable, or another argument has the
+      wrong type.
     ValueError: The target returns a shape other than `[m] + batch_shape`, the
       order of the parts is not supported, or two arguments exclude each other.
     NotImplementedError: A part is neither discrete with a partition nor
@@ -326,7 +326,7 @@ def _pooled_log_densities(
     log_p = check_target(result, values.shape[:1])  # [N]
     if exact_entropy:
       return log_p, tf.zeros_like(log_p)
-    # A pool evaluates `f` only at its atoms.
+    # A pool evaluates `f` only at its atoms, whose `log q` is known.
     log_q = tf.stop_gradient(atoms.log_prob)
     return log_p, tf.cast(log_q, log_p.dtype)
 
@@ -378,7 +378,7 @@ def _log_prob_at(
     log_prob = whole.log_prob(values)  # [n] + batch_shape
   slope = tape.gradient(log_prob, values, unconnected_gradients='zero')
   path = tf.stop_gradient(slope) * (values - tf.stop_gradient(values))
-  axes = list(range(log_prob.shape.rank, values.shape.rank))  # of the event
+  axes = list(range(log_prob.shape.rank, values.shape.rank))  # the event's axes
   path = tf.cast(tf.reduce_sum(path, axis=axes), log_prob.dtype)
   return tf.stop_gradient(log_prob) + path
 
@@ -409,7 +409,7 @@ def _reparameterized_loss(
       stopped_surrogate_posterior=stopped,
       seed=seed,
     )
-  # E[log q - log p], with -E[log q] replaced by the entropy.
+  # The loss is E[log q - log p]. The entropy replaces -E[log q].
   sample_seed, target_seed = random.split_seed(seed, n=2)
   sample = surrogate.sample(sample_size, seed=sample_seed)
   log_p = tf.convert_to_tensor(call_target(target, sample, target_seed))
