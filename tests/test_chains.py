@@ -282,6 +282,36 @@ def _hmm(*, in_time, num_steps=5):
   )
 
 
+@pytest.mark.parametrize('event', ['scalar', 'vector'])
+@pytest.mark.parametrize('in_time', [False, True])
+def test_a_missing_observation_may_be_nan(event, in_time):
+  rng = np.random.default_rng(7)
+  shape = ([4] if in_time else []) + [2] + ([3] if event == 'vector' else [])
+  loc = tf.Variable(rng.normal(size=shape))
+  x = rng.normal(size=[4, 3] if event == 'vector' else [4])
+  mask = tf.constant([False, True, False, True])
+
+  def of(x):
+    law = tfd.LogNormal(loc, tf.ones([], tf.float64))
+    if event == 'vector':
+      law = tfd.Independent(law, 1)
+    hmm = tfd.HiddenMarkovModel(
+      tfd.Categorical(logits=np.zeros([2])),
+      tfd.Categorical(logits=np.eye(2)),
+      law,
+      num_steps=4,
+      time_varying_observation_distribution=in_time,
+    )
+    with tf.GradientTape() as tape:
+      value = CategoricalChain.posterior(hmm, x, mask=mask).log_normalizer
+    return value, tape.gradient(value, loc)
+
+  values = np.exp(x)
+  missing = np.where(np.reshape(mask, [4] + [1] * (x.ndim - 1)), np.nan, values)
+  for actual, expected in zip(of(missing), of(values), strict=True):
+    np.testing.assert_allclose(actual, expected, rtol=1e-12)
+
+
 @pytest.mark.parametrize('masked', [False, True])
 @pytest.mark.parametrize('in_time', [False, True])
 def test_posterior_of_a_hidden_markov_model_is_that_of_tfp(in_time, masked):

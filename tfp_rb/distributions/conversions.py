@@ -96,9 +96,11 @@ def potentials_of(
   if mask is not None:
     mask = tf.convert_to_tensor(mask, tf.bool)
   num_steps = check_observed(hmm, observations, mask)
+  if mask is not None:
+    observations = _with_possible_values(hmm, observations, mask)
   likelihood = _log_likelihood(hmm, observations, num_steps)
   if mask is not None:
-    # A missing observation contributes 0 to the potentials, even if it is NaN.
+    # A missing observation contributes 0 to the potentials.
     likelihood = tf.where(
       mask[..., tf.newaxis], tf.zeros_like(likelihood), likelihood
     )
@@ -118,6 +120,22 @@ def potentials_of(
     shape = [*front, num_steps - 1, before, after]
     pairwise = tf.broadcast_to(pairwise, shape)
   return unary, tf.cast(pairwise, likelihood.dtype)
+
+
+def _with_possible_values(
+  hmm: Distribution, observations: tf.Tensor, mask: tf.Tensor
+) -> tf.Tensor:
+  """Replaces missing observations, which may be NaN, by possible values."""
+  # Masking the likelihood is not enough: the gradient of the density of NaN is
+  # NaN, and so is its product with 0.
+  law = hmm.observation_distribution
+  event_rank = law.event_shape.rank
+  # A draw in any state is possible: the first state's is as good as another's.
+  drawn = tf.gather(law.sample(seed=[0, 0]), 0, axis=-1 - event_rank)
+  if not hmm.parameters['time_varying_observation_distribution']:
+    drawn = tf.expand_dims(drawn, -1 - event_rank)  # the same at all steps
+  is_missing = tf.reshape(mask, shapes.as_list(mask) + [1] * event_rank)
+  return tf.where(is_missing, tf.stop_gradient(drawn), observations)
 
 
 def _log_likelihood(
