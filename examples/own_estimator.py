@@ -38,7 +38,7 @@ class SelfCritical(tfp_rb.GradientEstimator):
 
 
 class WithoutStop(SelfCritical):
-  """A mistake, to see what the test says."""
+  """The same estimator with a mistake that `assert_unbiased` finds."""
 
   def stop(self, x):
     return x
@@ -82,7 +82,7 @@ def main(argv):
   assert is_unbiased(tfp_rb.rao_blackwellize(SelfCritical(), num_summed=1))
   print('Self-critical without `tf.stop_gradient`:')
   assert not is_unbiased(WithoutStop())
-  print(f'Exact loss after {FLAGS.steps} steps (at best 8):')
+  print(f'Exact loss after {FLAGS.steps} steps (the optimum is 8):')
   estimators = {
     'REINFORCE': tfp_rb.REINFORCE(),
     'self-critical': SelfCritical(),
