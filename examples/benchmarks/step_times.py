@@ -128,7 +128,7 @@ def report(times, failed, base, source, targets, folder):
     writer = csv.writer(file)
     writer.writerow(['library', 'method', *range(len(times[base]))])
     writer.writerows([*name, *t.round(3)] for name, t in times.items())
-  print(f'\n{"":12s}{"":26s}{"ms":>8s}   {"quartiles":18s}{"over RB":>7s}')
+  print(f'\n{"":12s}{"":26s}{"ms":>8s}   {"quartiles":18s}{"ratio":>7s}')
   for row in table:
     quartiles = f'{row["lower_quartile"]:>8s} {row["upper_quartile"]:>8s}'
     print(
