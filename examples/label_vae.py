@@ -60,7 +60,7 @@ def make_model(unlabeled_weight, seed):
     classifier_units=[128, 128],
     hidden_units=[128],
     unlabeled_weight=unlabeled_weight,
-    alpha=100.0,  # It weights the log-probability of a known label.
+    alpha=100.0,  # The weight of the log-probability of known labels.
     seed=seed,
   )
   model.compile(keras.optimizers.Adam(1e-3))

@@ -26,7 +26,7 @@ class SelfCritical(tfp_rb.GradientEstimator):
   def evaluate(self, f, distribution, atoms, seed):
     del seed  # This estimator has no noise of its own.
     mode = tf.cast(distribution.mode(), atoms.values.dtype)
-    # One call of `f`, with the atoms and the mode along the first axis.
+    # `f` is called once, with the atoms and the mode along the first axis.
     values = f(tf.concat([atoms.values, mode[tf.newaxis]], axis=0))
     value, level = values[:-1], values[-1]
     # The gradient of the surrogate is the estimate at each atom.

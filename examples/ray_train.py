@@ -20,7 +20,7 @@ from ray import train
 from ray.train.tensorflow import TensorflowTrainer
 
 FLAGS = flags.FLAGS
-BATCH_SIZE = 64  # of all workers together
+BATCH_SIZE = 64  # The sum over all workers.
 
 
 def train_worker(config):

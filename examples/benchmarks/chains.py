@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures the cost of chains relative to one forward-backward pass.
 
+The benchmark has three parts:
+
 1. Ratios: the time of a partition (the 8 best paths and one draw from the rest)
    and of other methods of a chain with K = 16 states, T = 200 steps and a batch
    of 32, relative to a forward-backward pass of the same chain that is written
@@ -157,7 +159,7 @@ def row_of(times, base, **what):
 
 
 def measure_growth(num_states, sizes, repeats):
-  """Times and memory of the partition for pairs of steps and batch sizes."""
+  """Measures time and memory of the partition for steps and batch sizes."""
   # The first compilation of a process allocates memory that later ones reuse.
   small = make_logits(3, 5, 1)
   wait_for(functions_of(small)[PARTITION](*small))
@@ -181,7 +183,7 @@ def measure_growth(num_states, sizes, repeats):
 
 
 def measure_ratios(num_states, num_steps, rows, repeats):
-  """Times relative to a forward-backward pass, and times of compilation."""
+  """Measures times relative to a forward-backward pass, and compilation."""
   logits = make_logits(num_states, num_steps, rows)
   functions = functions_of(logits)
   trace, first = {}, {}

@@ -90,7 +90,7 @@ def check(protocol, num_draws):
 
 def main(argv):
   del argv
-  tf.get_logger().setLevel('ERROR')  # Every method is a graph of its own.
+  tf.get_logger().setLevel('ERROR')  # TensorFlow would warn of many graphs.
   protocol = study.PROTOCOLS[FLAGS.latents]
   num_calls, num_rounds = FLAGS.calls, FLAGS.rounds
   names = methods.methods_of(protocol.latents)

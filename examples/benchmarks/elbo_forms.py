@@ -151,7 +151,9 @@ def main(argv):
 
 
 def define_flags():
-  flags.DEFINE_list('steps', ['500'], 'Numbers of training steps, increasing.')
+  flags.DEFINE_list(
+    'steps', ['500'], 'Numbers of training steps, in increasing order.'
+  )
   flags.DEFINE_list('draws', ['3', '10'], 'Numbers of joint draws.')
   flags.DEFINE_integer('pairs', 200, 'Pairs of gradients for each variance.')
   flags.DEFINE_integer('seed', 0, 'Seed of weights, training and draws.')

@@ -36,7 +36,7 @@ def layers_of_step(batch_size, num_atoms):
 
 
 def num_operations(layers):
-  """Counts additions and multiplications of forward and backward pass."""
+  """Counts additions and multiplications in a forward and backward pass."""
   return sum(
     2 * rows * inputs * outputs * (2 if is_first else 3)
     for rows, inputs, outputs, is_first in layers

@@ -5,7 +5,7 @@ The script loads a checkpoint and evaluates `f` at all 4,624 locations of a
 frame, with one draw of `z` for each. Given these values, the variance of the
 gradient w.r.t. the logits of the location has a closed form for almost every
 estimator here, and only the choice of frames is random. The script can
-therefore tell estimators apart for which pairs of gradients
+therefore distinguish estimators even if pairs of gradients
 (`moving_variance.py`) have heavy tails.
 
   python -m examples.benchmarks.moving_exact_variance \\
@@ -123,7 +123,7 @@ def of_leave_one_out(row, num_summed, num_draws):
 
 def of_budget(row, budget):
   """Returns the variance of `rao_blackwellize(..., budget=budget)`."""
-  left = np.cumsum(row.q[::-1])[::-1][:budget]  # the mass of the rest
+  left = np.cumsum(row.q[::-1])[::-1][:budget]  # The mass of the rest.
   num_summed = int(np.argmin(left / (budget - np.arange(budget))))
   return of_leave_one_out(row, num_summed, budget - num_summed)
 

@@ -94,7 +94,7 @@ def partition_over_log_softmax(rows, size):
 
 
 def expectation_over_by_hand(rows=64, size=100, width=512):
-  """Times an MLP of 6 one-hot atoms and an input with the size of an image."""
+  """Times an MLP with 6 one-hot atoms and an image-sized input."""
   weights = [
     tf.random.stateless_normal(shape, seed=[i, 5]) / shape[0] ** 0.5
     for i, shape in enumerate([(784 + size, width), (width, width), (width, 1)])

@@ -56,7 +56,7 @@ def random_problem(rng, kind, cost, num_values):
 
 
 def variance_of(estimator, num_values):
-  """Returns a compiled function of logits, table and seeds, the variance."""
+  """Returns a compiled function from logits, table and seeds to a variance."""
   shape = [NUM_ROWS, num_values]
   own = tf.range(NUM_ROWS)
 

@@ -33,7 +33,7 @@ import matplotlib.pyplot as plt
 FLAGS = flags.FLAGS
 BATCH_SIZE = 64
 BUDGET_PER_ROW = 1.25
-SHOWN = (1, 2, 3, 5)  # The last row shows at least as many evaluations.
+SHOWN = (1, 2, 3, 5)  # The last row shows 5 or more evaluations.
 NUM_COLUMNS = 10
 
 

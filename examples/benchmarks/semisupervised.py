@@ -177,7 +177,7 @@ def define_flags():
   """Defines the flags of the script; an import of the module defines none."""
   names = list(experiment.METHODS)
   flags.DEFINE_list(
-    'methods', names, f'Methods to time, among {names}, besides {RB[1]}.'
+    'methods', names, f'Methods to time with {RB[1]}, among {names}.'
   )
   flags.DEFINE_integer('rounds', 15, 'How often each row is timed.')
   flags.DEFINE_integer('calls', 2, 'Calls of 37 steps each in a round.')

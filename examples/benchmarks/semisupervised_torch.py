@@ -106,7 +106,7 @@ def torch_gradient(loss, *args):
 
 
 def storchastic_gradient(method, networks, x, labeled, labels):
-  """Does the same with storchastic, which keeps its own list of cost terms."""
+  """Does the same as `torch_gradient` with storchastic's list of costs."""
   import storch
 
   log_probs, others = other_terms(networks, x, labeled, labels)
@@ -142,7 +142,7 @@ def peers(with_compile):
     )
   try:
     from storch.method import Expect, RaoBlackwellSF
-  except Exception as error:  # It may fail in any way with a newer PyTorch.
+  except Exception as error:  # A newer PyTorch may cause any error.
     reason = INSTALL if isinstance(error, ImportError) else repr(error)
     return rows, {('storchastic', ''): reason}
   for method in (RaoBlackwellSF('y', 2), Expect('y')):

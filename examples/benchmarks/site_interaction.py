@@ -265,7 +265,7 @@ def write(rows, path):
 def show(rows):
   print(
     f'\n{"sites":>5s}  {"cost":12s}{"order":>5s}{"share":>7s}'
-    f'{"calls":>7s}   variance, local over joint (expected)'
+    f'{"calls":>7s}   ratio of variances, local / joint (expected)'
   )
   for row in rows:
     expected = row['expected_ratio']

@@ -198,7 +198,7 @@ ESTIMATORS = {
   'ReinMax': (lambda m: tfp_rb.ReinMax(1.0, num_samples=m), plain, IID),
 }
 BIASED = ('DARN', 'Gumbel', 'ReinMax')
-# (k, M): one draw with more and more summed atoms, and all splits of 4.
+# (k, M): one draw with 0 to 3 summed atoms, and all splits of 4 evaluations.
 SPLITS = ((0, 1), (1, 1), (2, 1), (3, 1), (2, 2), (1, 3), (0, 4))
 
 

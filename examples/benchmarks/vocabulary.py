@@ -7,7 +7,7 @@ and its gradient w.r.t. the logits of both models:
 
 * TFP: `tfd.kl_divergence`, the exact sum;
 * exact: `tfp_rb.kl_divergence(q, p)`, the exact sum;
-* estimator: `tfp_rb.kl_divergence(q, p, estimator)` at four draws;
+* estimator: `tfp_rb.kl_divergence(q, p, estimator)` with four draws;
 * log_prob_at: `tfp_rb.expectation` of `log_prob_at(q, z) - log_prob_at(p, z)`;
 * log_prob: `tfp_rb.expectation` of `q.log_prob(z) - p.log_prob(z)`.
 

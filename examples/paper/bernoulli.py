@@ -76,7 +76,7 @@ PAPER_LOSSES = {
   ('REINFORCE+ (as published)', 3): (0.837, 0.8236, 0.765, 0.702, 0.679),
   ('REINFORCE+ (as published)', 8): (0.837, 0.8205, 0.751, 0.697, 0.679),
 }
-# Printed by the authors' code for REINFORCE+, k = 0, ..., 8.
+# The authors' code prints these variances for REINFORCE+ and k = 0, ..., 8.
 PAPER_VARIANCES = {
   0.0: (
     1.2746e-2, 7.562e-3, 6.334e-3, 5.251e-3, 3.633e-3,

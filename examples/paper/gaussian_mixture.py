@@ -384,7 +384,7 @@ def tables(paths, as_published):
   """Returns log losses of the first dataset, gaps, and the paper's numbers."""
   lines = [
     'Log of the mean loss, dataset 0'
-    + as_published * ' (in brackets: the paper, on data of its own)',
+    + as_published * ' (in brackets: the paper, with its own data)',
     f'{"":28s}{"calls":>14s}' + ''.join(f'{s:>15d}' for s in PAPER_STEPS),
   ]
   for (name, k, n), losses in paths.items():
@@ -447,7 +447,8 @@ def main(argv):
     if (k, n) == (0, 1) and name == SHARED:
       paths[name, k, n] = paths[PUBLISHED, k, n]  # A single atom has one `z'`.
     elif k == NUM_CLUSTERS and name in (SHARED, LEAVE_ONE_OUT):
-      paths[name, k, n] = np.repeat(exact, trials, axis=-1)  # It has no noise.
+      # Without noise all trials are equal.
+      paths[name, k, n] = np.repeat(exact, trials, axis=-1)
     else:
       paths[name, k, n] = run(name, k, n, trials)
 
@@ -465,7 +466,8 @@ def main(argv):
   with open(f'{prefix}.txt', 'w') as file:
     file.write(text + '\n')
   print(
-    f'\n{text}\n\n{time.perf_counter() - start:.0f} s, {prefix}.{{csv,png,txt}}'
+    f'\n{text}\n\nThe results are in {prefix}.{{csv,png,txt}}. The script took '
+    f'{time.perf_counter() - start:.0f} s.'
   )
 
 

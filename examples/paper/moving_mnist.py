@@ -60,7 +60,7 @@ BATCH_SIZE = 64
 PUBLISHED_WEIGHT = 64.0
 # 256 * log 4,624 is roughly the loss of a frame that the model misses entirely.
 ANNEALED_FROM = 256.0
-MOST_ATOMS = 500  # Memory allows about as many.
+MOST_ATOMS = 500  # About this many fit into memory.
 
 
 def choose_emitters():
@@ -293,7 +293,7 @@ def main(argv):
   num_images, num_test, settings = FLAGS.num_images, FLAGS.num_test, {}
   epochs, num_seeds = FLAGS.epochs, FLAGS.num_seeds
   if FLAGS.tune and not FLAGS['epochs'].present:
-    epochs = 20  # The authors use as many.
+    epochs = 20  # The authors also use 20.
   if FLAGS.demo:
     epochs, num_seeds, num_test = 4, 1, 500
   if FLAGS.smoke:

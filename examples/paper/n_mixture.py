@@ -28,13 +28,14 @@ paths for k = 0, 1 and 3 are nearly that of the exact gradient: summation does
 not lengthen the steps. Instead it reduces noise. Along the path, k = 1 and 3
 reduce the variance of the gradient by factors of 1.1 to 1.3 and 1.6 to 3.0, and
 the standard deviation between 150 trials after 99 steps from 4.5 to 3.8 and 2.5
-nats. This comparison is at one draw. Every value has its own draw `z'` for the
-baseline, so k = 1 and 3 call `f` 4 and 8 times, not 2. An average over as many
-draws would be better: at equal calls of `f`, the variance for k = 1 and 3 is
-1.5 to 1.7 and 1.3 to 2.5 times higher than that of this average. At equal
-calls, two other choices do reduce the variance: a free baseline (leave-one-out
-is about 2 times lower, and up to 5 times lower with 3 values summed), and a k
-so large that the summed values hold most of the mass of `q`.
+nats. These numbers are for one draw. Every value has its own draw `z'` for the
+baseline, so k = 1 and 3 call `f` 4 and 8 times, not 2. It would be better to
+spend these calls on an average of more draws: at equal calls of `f`, the
+variance for k = 1 and 3 is 1.5 to 1.7 and 1.3 to 2.5 times higher than that of
+such an average. At equal calls, two other choices do reduce the variance: a
+free baseline (with leave-one-out the variance is about 2 times lower, and up to
+5 times lower with 3 values summed), and a k so large that the summed values
+hold most of the mass of `q`.
 
 The committed results come from these commands, which take about a minute each
 on two cores:
@@ -71,7 +72,7 @@ tfb = tfp.bijectors
 tfd = tfp.distributions
 
 FLAGS = flags.FLAGS
-HISTOGRAM = (105, 261, 318, 198, 80, 26, 11, 0, 1)  # of y = 0, ..., 8
+HISTOGRAM = (105, 261, 318, 198, 80, 26, 11, 0, 1)  # Of y = 0, ..., 8.
 DETECTION, RATE, TRUE_N = 0.2, 10.0, 10
 INITIAL_R, INITIAL_LOGIT = 7.0, 0.0
 LEARNING_RATE = 1e-4
@@ -288,7 +289,8 @@ def losses_along(model, path, seed):
     q = np.exp(log_q).T
     if np.min(q.sum(axis=-1)) < 1.0 - 1e-9:
       raise ValueError(
-        f'{NUM_TERMS} terms must hold all mass of q, but the run has diverged.'
+        f'{NUM_TERMS} terms must contain all mass of q, but they do not. The '
+        'run has diverged.'
       )
     losses['negative_elbo'].append(negative_elbo)
     losses['coded_loss'].append(coded)

@@ -267,7 +267,7 @@ def plan_of_flags(methods, num_unlabeled):
     return Plan(methods, epochs, 1, 50, settings)
   epochs = FLAGS.epochs
   if FLAGS.tune and not FLAGS['epochs'].present:
-    epochs = 10  # The paper uses as many.
+    epochs = 10  # The paper also uses 10.
   return Plan(
     methods, epochs, FLAGS.num_seeds, FLAGS.warm_start_epochs, settings
   )

@@ -134,7 +134,9 @@ def report(output, methods):
     try:
       model = keras.models.load_model(path)
     except (OSError, KeyError, ValueError) as error:
-      print(f'{path} cannot be read. It may be being written now: {error}')
+      print(
+        f'{path} cannot be read. Another process may be writing it: {error}'
+      )
     else:
       about = f'{path.parts[-3]}, {source}'
       generate(model, output / 'generated.csv', about)

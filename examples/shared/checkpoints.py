@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes weights: `last.keras` and `best.keras`, backups, and warm starts.
 
-It differs from `keras.callbacks.ModelCheckpoint` and `BackupAndRestore` in
-three ways. It assembles an archive on the disk, not in memory, where 200 MB of
-weights take 320 MB more. If a run is stopped while it writes a file, the
-previous file remains. And every file has a digest.
+This module differs from `keras.callbacks.ModelCheckpoint` and
+`BackupAndRestore` in three ways. It assembles an archive on the disk, not in
+memory, where 200 MB of weights take 320 MB more. If a run is stopped while it
+writes a file, the previous file remains. And every file has a digest.
 """
 
 import shutil
@@ -67,7 +67,7 @@ class Backup(keras.callbacks.Callback):
 
 
 def variables_of(model):
-  """Returns everything that a backup of a compiled model has to hold."""
+  """Returns all variables that a backup of a compiled model must contain."""
   second = model.estimator_optimizer
   return [
     *model.weights,

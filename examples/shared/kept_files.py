@@ -134,7 +134,9 @@ def _write_sums(folder, sums):
 
 @contextlib.contextmanager
 def room_for(path, num_bytes, unfinished):
-  """Explains a full disk, before or while a file is written.
+  """Raises an error that explains the problem if the disk is full.
+
+  It does so before a file is written, and if writing fails.
 
   Args:
     path: `pathlib.Path` of the file.

@@ -94,7 +94,7 @@ def gather(path, columns, methods, about=lambda start: start['source']):
 
 
 def longest(runs):
-  """Keeps the longest runs of each method, for means over equal epochs."""
+  """Keeps only the longest runs of each method, which have equal epochs."""
   length = lambda log: len(log['loss'])
   return {
     method: {

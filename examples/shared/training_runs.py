@@ -98,7 +98,7 @@ def train(
           str(folder / 'tensorboard'), write_graph=False
         ),
         checkpoints.Checkpoints(folder, monitor, least(before, monitor)),
-        # It comes last, so that every epoch in a backup has all other files.
+        # The backup comes last, when all other files of an epoch exist.
         checkpoints.Backup(folder / 'backup'),
       ]
       with _room_for_run(model, folder):
@@ -311,7 +311,7 @@ def rows_of(path):
 
 
 def write_rows(path, rows):
-  """Writes dictionaries with the same keys as a CSV file."""
+  """Writes a CSV file from dictionaries that have the same keys."""
   file = io.StringIO(newline='')
   writer = csv.DictWriter(file, list(rows[0]), lineterminator='\n')
   writer.writeheader()

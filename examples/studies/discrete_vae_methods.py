@@ -13,7 +13,7 @@ import tfp_rb
 from tfp_rb import baselines, samplers
 
 NUM_PIXELS = 784
-# `local_expectation` passes at most as many sites to one call of the decoder.
+# `local_expectation` passes at most this many sites to one decoder call.
 MOST_SITES = 20
 
 

@@ -8,7 +8,7 @@ surrogate posterior with default settings. It sums all 5 clusters at one
 assignment at a time, which takes 801 evaluations of the target in one call: the
 joint draw, and 4 other clusters at each of the 200 assignments.
 
-The script compares it with the following methods. They use 1000 evaluations per
+The script compares this fit with other methods. They use 1000 evaluations per
 step, the same initial values and Adam (SCORE_FUNCTION at the best of three
 learning rates):
 
@@ -129,11 +129,12 @@ def negative_elbo(x, loc, scale, logits):
   log_r = tf.nn.log_softmax(logits)
   second_moments = loc**2 + scale**2
   distances = tf.reduce_sum((x[:, tf.newaxis] - loc) ** 2 + scale**2, axis=-1)
-  # The expectations of log p(x_n, z_n = k) and of log r_nk.
+  # These are the expectations of log p(x_n, z_n = k) and of log r_nk.
   per_site = tf.exp(log_r) * (
     -0.5 * distances - np.log(2.0 * np.pi) - np.log(NUM_CLUSTERS) - log_r
   )
-  # E[log p(mu)] and the entropy of q(mu). The constants log(2 pi) / 2 cancel.
+  # This is E[log p(mu)] plus the entropy of q(mu). The constants log(2 pi) / 2
+  # cancel.
   per_mean = (
     -0.5 * second_moments / PRIOR_SCALE**2
     - np.log(PRIOR_SCALE)

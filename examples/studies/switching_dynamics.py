@@ -3,13 +3,13 @@
 
 Each of 8 series has 200 steps and 3 regimes. Given the regimes, the state is
 Gaussian, and `f` is the log-likelihood of a Kalman filter that runs along the
-whole path. It is not a sum over the steps, so its expectation has no closed
+whole path. `f` is not a sum over the steps, so its expectation has no closed
 form. The script maximises the ELBO. It learns the dynamics, which all series
 share, and for each series a posterior over its 3^200 paths. The posterior is a
 mean field (independent regimes) or a chain (`CategoricalChain`). The estimators
 are:
 
-* by step: sums all three regimes at one step at a time, given the regimes at
+* by step: sums all three regimes of one step at a time, given the regimes of
   all other steps (`local_expectation`). For a chain the baseline is a running
   mean of the loss of each series;
 * draws: draws whole paths, with a leave-one-out baseline;
@@ -225,7 +225,7 @@ def run(fit, path, setting, measure, restart, bar):
 
 
 def save(fit, path, rows):
-  """Writes one file with all variables and rows; a failure keeps the old."""
+  """Writes all variables and rows to one file, or leaves the old file."""
   content = {f'variable_{i}': v.numpy() for i, v in enumerate(fit.variables)}
   content |= {name: [row[name] for row in rows] for name in rows[0]}
   unfinished = path.with_suffix('.part')

@@ -24,7 +24,7 @@ def loss_of(row):
 
 
 def write_rows(path, rows):
-  """Writes dictionaries with the same keys as a CSV file."""
+  """Writes a CSV file from dictionaries that have the same keys."""
   file = io.StringIO(newline='')
   writer = csv.writer(file, lineterminator='\n')
   writer.writerow(rows[0])
