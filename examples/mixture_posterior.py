@@ -50,7 +50,7 @@ def make_surrogate(x):
   """Returns a mean-field posterior with variables.
 
   The means start at quantiles of the observations, because with equal means all
-  clusters would be the same and stay the same.
+  clusters would be equal and stay equal.
   """
   quantiles = np.quantile(x, [0.2, 0.5, 0.8]).astype(np.float32)
   scale = tfp.util.TransformedVariable(

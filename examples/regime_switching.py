@@ -58,7 +58,7 @@ def make_surrogate(x):
   """Returns a posterior with variables.
 
   The means start at quantiles of the observations, because with equal means all
-  regimes would be the same and stay the same.
+  regimes would be equal and stay equal.
   """
   quantiles = np.quantile(x, [0.2, 0.5, 0.8]).astype(np.float32)
   positive = lambda value, shape: tfp.util.TransformedVariable(

@@ -130,7 +130,7 @@ def measure(calls, repeats):
 
 
 def megabytes(key):
-  """Returns an entry of the memory of this process on Linux, or NaN."""
+  """Returns a memory statistic of this process on Linux, or NaN."""
   status = pathlib.Path('/proc/self/status')
   if not status.exists():
     return float('nan')

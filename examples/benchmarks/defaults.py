@@ -40,7 +40,7 @@ COSTS = ('normal', 'offset', 'smooth', 'spiky')
 COUNTS = ('Poisson', 'NegativeBinomial', 'Geometric')
 CHOICES = ('3 drawn', '1 + 2', '2 + 1', 'budget=3')
 NUM_SYMBOLS = 4  # The number of symbols of a site in a large product.
-LARGE = (10, 20, 50, 200)  # For so many sites the default only draws.
+LARGE = (10, 20, 50, 200)  # With these numbers of sites the default draws.
 NUM_ROWS = 250  # The number of gradients in one call.
 NO_VARIANCE = 1e-25
 

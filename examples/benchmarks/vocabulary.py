@@ -67,7 +67,7 @@ def make_loss(row):
 
 
 def gigabytes(field):
-  """Returns a field of the memory of this process; 'VmHWM' is its peak."""
+  """Returns a memory statistic of this process; 'VmHWM' is the peak."""
   for line in pathlib.Path('/proc/self/status').read_text().splitlines():
     if line.startswith(f'{field}:'):
       return float(line.split()[1]) * 1024 / 1e9

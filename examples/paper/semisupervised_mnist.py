@@ -13,14 +13,15 @@ prior, as in the authors' code), and the accuracy.
 
   python -m examples.paper.semisupervised_mnist --methods=RB-REINFORCE,Exact
 
-trains both methods for 100 epochs with two seeds. Without `--methods` the
-script trains all methods. Further methods are `--k=3`, which sums three labels,
-and `--budget=4`. `--plot_only` draws the figures and prints the table from the
-existing CSV files. `--tune` compares the paper's step sizes on the validation
-images. If a run is stopped, start it again with the same flags: it continues
-where it stopped, and ends with the same numbers. After a short warm start, or
-with few labels, the classifier may unlearn the labels before it learns from the
-other images; `--demo` therefore gives the labels a larger weight.
+This command trains both methods for 100 epochs with two seeds. Without
+`--methods` the script trains all methods. Further methods are `--k=3`, which
+sums three labels, and `--budget=4`. `--plot_only` draws the figures and prints
+the table from the existing CSV files. `--tune` compares the paper's step sizes
+on the validation images. If a run is stopped, start it again with the same
+flags: it continues where it stopped, and ends with the same numbers. After a
+short warm start, or with few labels, the classifier may unlearn the labels
+before it learns from the other images; `--demo` therefore gives the labels a
+larger weight.
 
 Several processes, on one machine or more, train each model together if the
 environment variable `TF_CONFIG` names them. Start two workers in two terminals,
@@ -30,9 +31,9 @@ with the same flags and a folder that both share:
     "task": {"type": "worker", "index": 0}}' \\
     python -m examples.paper.semisupervised_mnist --methods=RB-REINFORCE
 
-and the same with `"index": 1` in the second terminal. Each step then takes 64
-labeled and 64 unlabeled images, 32 of each kind per process. If one process is
-stopped, end the other one and start both again.
+Run the same command with `"index": 1` in the second terminal. Each step then
+takes 64 labeled and 64 unlabeled images, 32 of each kind per process. If one
+process is stopped, end the other one and start both again.
 
 Reference: Runjing Liu et al. Rao-Blackwellized stochastic gradients for
 discrete distributions. ICML 2019. https://arxiv.org/abs/1810.04777

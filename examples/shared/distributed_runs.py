@@ -17,7 +17,7 @@ from tfp_rb import models
 
 
 class Workers:
-  """The processes that `TF_CONFIG` names, or this process alone without it.
+  """The processes that `TF_CONFIG` names; this one alone if it is not set.
 
   Create it before anything else in a program, because the first TensorFlow
   operation fixes the devices.
