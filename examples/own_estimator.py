@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes an estimator, tests that it is unbiased, and Rao-Blackwellizes it.
+"""Defines an estimator, tests that it is unbiased, and Rao-Blackwellizes it.
 
 The estimator is self-critical REINFORCE: the baseline is `f` at the most
 probable value. A subclass of `GradientEstimator` has one method, `evaluate`.

@@ -57,7 +57,7 @@ def half_squared_distances(loss, groups, num_pairs, seed=1):
 
 
 def mean_and_interval(values):
-  """Returns the mean over the first axis, and half its 95 % interval."""
+  """Returns the mean over the first axis, and its 95 % margin of error."""
   error = values.std(axis=0, ddof=1) / np.sqrt(len(values))
   return values.mean(axis=0), NORMAL_95 * error
 
