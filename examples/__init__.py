@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes `examples` a package, which is found before others of this name.
+"""Makes `examples` a package, so that no other package hides it.
 
-The extra `benchmarks` installs storchastic, which has a package `examples`.
+The extra `benchmarks` installs storchastic, which also contains a package named
+`examples`.
 """

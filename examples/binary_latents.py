@@ -2,8 +2,8 @@
 """Trains an autoencoder with 200 binary latent variables.
 
 Each image has a code of 200 bits, so there are far too many codes to sum.
-A leave-one-out baseline with a few draws works well here: each draw has the
-mean of the others as its baseline. The script prints the negative ELBO on test
+A leave-one-out baseline with a few draws works well here: the baseline of each
+draw is the mean of the other draws. The script prints the negative ELBO of test
 images, and the importance-weighted bound with 100 codes.
 
   python examples/binary_latents.py
@@ -26,7 +26,7 @@ def training_data(images, num_batches, seed):
   data = tf.data.Dataset.from_tensor_slices(images)
   data = data.shuffle(len(images), seed=seed).repeat()
   data = data.batch(BATCH_SIZE, drop_remainder=True)
-  # Ten small steps in one compiled call take half the time on a CPU.
+  # On a CPU, ten small steps in one compiled call take half the time.
   return models.prepare_dataset(
     data.take(num_batches), steps_per_call=STEPS_PER_CALL
   )

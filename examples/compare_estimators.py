@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares estimators on your own loss, at equal numbers of evaluations.
 
-Replace `loss` by your own. The script measures the variance of the gradient of
-several estimators by pairs of gradients, prints a table with the best one
+Replace `loss` with your own loss. The script estimates the gradient variance of
+several estimators from pairs of gradients, prints a table with the best one
 first, and plots variances against evaluations of `f`.
 
   python examples/compare_estimators.py
@@ -27,7 +27,7 @@ EVALUATIONS = (2, 4, 6)
 
 
 def make_loss(seed):
-  """Returns a loss, a function of an estimator and a seed, and its logits."""
+  """Returns a loss, which takes an estimator and a seed, and its logits."""
   rng = tf.random.Generator.from_seed(seed)
   logits = tf.Variable(2.0 * rng.normal([BATCH_SIZE, NUM_VALUES]))
   cost = rng.normal([BATCH_SIZE, NUM_VALUES])
@@ -41,7 +41,7 @@ def make_loss(seed):
 
 
 def estimators_with(num_evaluations):
-  """Returns estimators that evaluate `f` so many times for each row."""
+  """Returns estimators with the given number of evaluations of `f` per row."""
   loo = tfp_rb.baselines.LeaveOneOut()
   return {
     'draws': tfp_rb.REINFORCE(num_samples=num_evaluations),

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Infers counts without an upper bound: animals that were not all seen.
+"""Infers counts without an upper bound: how many animals live at a place.
 
-At each of 20 places live `n` animals, and each of 5 visits sees each of them
-with probability 0.4. The posterior of `n` is a negative binomial distribution,
-shifted to the largest number that was seen there, because fewer animals are
-impossible. It has infinitely many values: `tfp_rb` sums the most probable ones
-and draws from the rest. The exact posterior is known here, and the script
-compares the two.
+Each of 20 places has an unknown number `n` of animals, and on each of 5 visits
+an observer sees each animal with probability 0.4. The surrogate posterior of
+`n` is a negative binomial distribution, shifted to the largest number that was
+seen at the place, because fewer animals are impossible. It has infinitely many
+values: `tfp_rb` sums the most probable ones and draws from the rest. The exact
+posterior is known here, and the script compares it with the fit.
 
   python examples/counts.py
 """
@@ -27,7 +27,7 @@ RATE, SEEN = 12.0, 0.4
 
 
 def make_data(seed):
-  """Returns the numbers seen, shape [5, 20]."""
+  """Returns the numbers of animals seen, an array of shape [5, 20]."""
   rng = np.random.default_rng(seed)
   n = rng.poisson(RATE, size=NUM_PLACES)
   seen = rng.binomial(n, SEEN, size=[NUM_VISITS, NUM_PLACES])
@@ -38,7 +38,7 @@ def make_target(seen):
   """Returns the unnormalized log-density of the counts at each place."""
 
   def log_joint(n):
-    # `n` has the shape [m, 20]: the first axis are the atoms.
+    # `n` has the shape [m, 20]; the first axis enumerates the atoms.
     visits = tfd.Binomial(n[..., tf.newaxis, :], probs=SEEN).log_prob(seen)
     return tfd.Poisson(RATE).log_prob(n) + tf.reduce_sum(visits, axis=-2)
 
@@ -46,7 +46,10 @@ def make_target(seen):
 
 
 def exact_mean(seen, target):
-  """Returns the mean of the exact posterior, over counts up to 100 more."""
+  """Returns the mean of the exact posterior.
+
+  The sum goes up to 100 more animals than were seen.
+  """
   n = seen.max(axis=0) + np.arange(101, dtype=np.float32)[:, np.newaxis]
   return np.sum(tf.nn.softmax(target(tf.constant(n)), axis=0) * n, axis=0)
 
@@ -55,7 +58,7 @@ def main(argv):
   del argv
   seen = make_data(FLAGS.seed)
   target = make_target(seen)
-  # One distribution for each place: the places are the batch.
+  # There is one distribution for each place, so the places are the batch.
   excess = tfd.NegativeBinomial(
     tfp.util.TransformedVariable(tf.fill([NUM_PLACES], 5.0), tfb.Softplus()),
     logits=tf.Variable(tf.zeros([NUM_PLACES])),
@@ -67,7 +70,8 @@ def main(argv):
     q,
     keras.optimizers.Adam(0.05),
     num_steps=FLAGS.steps,
-    # Six evaluations for each place. How many of them are sums depends on `q`.
+    # `f` is evaluated six times per place. How many values are summed depends
+    # on `q`.
     gradient_estimator=tfp_rb.rao_blackwellize(
       tfp_rb.REINFORCE(tfp_rb.baselines.LeaveOneOut()), budget=6
     ),

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains a Keras model on images of which only a few have labels.
+"""Trains a Keras model on images, only a few of which have labels.
 
-The label of an image is a discrete latent variable. Where it is known, the
-model learns from it; where it is not, the loss is an expectation over the
-labels, and `tfp_rb` estimates its gradient. The script prints the accuracy on
-test images before and after it trains with the unlabeled ones: 83.4 % and
-84.4 %. For a longer run see `examples/paper/semisupervised_mnist.py`.
+The label of an image is a discrete latent variable. If the label is known, the
+model learns from it; otherwise the loss is an expectation over the labels, and
+`tfp_rb` estimates its gradient. The script prints the accuracy on test images
+before and after training with the unlabeled images: 83.4 % and 84.4 %. For a
+longer run see `examples/paper/semisupervised_mnist.py`.
 
   python examples/label_vae.py
 """
@@ -39,7 +39,7 @@ def training_data(split, num_batches, seed):
   batches = pairs.map(lambda x, labeled: (x, *labeled)).batch(
     BATCH_SIZE, drop_remainder=True
   )
-  # Ten small steps in one compiled call take half the time on a CPU.
+  # On a CPU, ten small steps in one compiled call take half the time.
   return models.prepare_dataset(
     batches.take(num_batches), steps_per_call=STEPS_PER_CALL
   )
@@ -51,7 +51,7 @@ def accuracy_of(model, images, labels):
 
 
 def make_model(unlabeled_weight, seed):
-  # Sums the most probable label, and draws one of the others.
+  # The estimator sums the most probable label, and draws one of the others.
   estimator = tfp_rb.rao_blackwellize(
     tfp_rb.REINFORCE(tfp_rb.baselines.IndependentSample()), num_summed=1
   )
@@ -60,7 +60,7 @@ def make_model(unlabeled_weight, seed):
     classifier_units=[128, 128],
     hidden_units=[128],
     unlabeled_weight=unlabeled_weight,
-    alpha=100.0,  # the weight of the label's log-probability, where known
+    alpha=100.0,  # The weight of the log-probability of known labels.
     seed=seed,
   )
   model.compile(keras.optimizers.Adam(1e-3))
@@ -74,8 +74,8 @@ def main(argv):
   print(f'{NUM_LABELED} labels; data: {mnist.source}')
   keras.utils.set_random_seed(FLAGS.seed)
   weights = None
-  # First the labeled images alone: labels that are still wrong mislead the
-  # decoder. Then all images, from the weights that were learned.
+  # The model first learns from the labeled images alone, because wrong guesses
+  # of labels mislead the decoder. It then continues with all images.
   for name, weight in (('labeled images', 0.0), ('all images', 0.5)):
     model = make_model(weight, FLAGS.seed)
     if weights is not None:
@@ -89,6 +89,6 @@ def main(argv):
 
 
 if __name__ == '__main__':
-  flags.DEFINE_integer('steps', 300, 'Number of training steps, twice.')
+  flags.DEFINE_integer('steps', 300, 'Training steps in each of two phases.')
   flags.DEFINE_integer('seed', 0, 'Random seed.')
   app.run(main)

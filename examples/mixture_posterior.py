@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fits a posterior with discrete and continuous parts: a Bayesian mixture.
+"""Fits the posterior of a Bayesian mixture, with discrete and continuous parts.
 
 The means of three clusters are continuous, and the assignments of 150
-observations are discrete. One call of `fit_surrogate_posterior` fits both: the
-gradient w.r.t. the means is reparameterized, and that w.r.t. the assignments
-comes from `tfp_rb`, which sums the clusters for one observation at a time.
+observations are discrete. One call of `fit_surrogate_posterior` fits both: it
+reparameterizes the gradient w.r.t. the means, and estimates the gradient w.r.t.
+the assignments by a sum over the clusters, for one observation at a time.
 
   python examples/mixture_posterior.py
 """
@@ -36,7 +36,7 @@ def make_target(x):
   """Returns the unnormalized log-density of means and assignments."""
 
   def log_joint(means, assignments):
-    # `assignments` has the shape [m, 150]: the first axis are the atoms.
+    # `assignments` has the shape [m, 150]; the first axis enumerates the atoms.
     prior = tf.reduce_sum(tfd.Normal(0.0, 5.0).log_prob(means), axis=-1)
     centers = tf.gather(means, assignments, axis=-1, batch_dims=1)
     log_likelihood = tfd.Normal(centers, 1.0).log_prob(x)
@@ -49,8 +49,8 @@ def make_target(x):
 def make_surrogate(x):
   """Returns a mean-field posterior with variables.
 
-  The means start at quantiles of the observations: from equal means, the
-  clusters could not be told apart.
+  The means start at quantiles of the observations, because with equal means all
+  clusters would be equal and stay equal.
   """
   quantiles = np.quantile(x, [0.2, 0.5, 0.8]).astype(np.float32)
   scale = tfp.util.TransformedVariable(
@@ -79,7 +79,7 @@ def main(argv):
   )
   print(f'ELBO of the last 50 steps: {-np.mean(losses[-50:]):.1f} nats')
   found = q.model['assignments'].mode().numpy()
-  print(f'right clusters: {np.mean(found == clusters):.1%}')
+  print(f'correct clusters: {np.mean(found == clusters):.1%}')
   means = q.model['means'].distribution
   for k in range(NUM_CLUSTERS):
     print(

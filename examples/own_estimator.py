@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes an estimator, tests that it is unbiased, and Rao-Blackwellizes it.
+"""Defines an estimator, tests that it is unbiased, and Rao-Blackwellizes it.
 
 The estimator is self-critical REINFORCE: the baseline is `f` at the most
 probable value. A subclass of `GradientEstimator` has one method, `evaluate`.
@@ -26,7 +26,7 @@ class SelfCritical(tfp_rb.GradientEstimator):
   def evaluate(self, f, distribution, atoms, seed):
     del seed  # This estimator has no noise of its own.
     mode = tf.cast(distribution.mode(), atoms.values.dtype)
-    # One call of `f`, with the atoms and the mode along the first axis.
+    # `f` is called once, with the atoms and the mode along the first axis.
     values = f(tf.concat([atoms.values, mode[tf.newaxis]], axis=0))
     value, level = values[:-1], values[-1]
     # The gradient of the surrogate is the estimate at each atom.
@@ -38,7 +38,7 @@ class SelfCritical(tfp_rb.GradientEstimator):
 
 
 class WithoutStop(SelfCritical):
-  """A mistake, to see what the test says."""
+  """The same estimator with a mistake that `assert_unbiased` finds."""
 
   def stop(self, x):
     return x
@@ -82,7 +82,7 @@ def main(argv):
   assert is_unbiased(tfp_rb.rao_blackwellize(SelfCritical(), num_summed=1))
   print('Self-critical without `tf.stop_gradient`:')
   assert not is_unbiased(WithoutStop())
-  print(f'Exact loss after {FLAGS.steps} steps (at best 8):')
+  print(f'Exact loss after {FLAGS.steps} steps (the optimum is 8):')
   estimators = {
     'REINFORCE': tfp_rb.REINFORCE(),
     'self-critical': SelfCritical(),

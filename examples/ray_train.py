@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains the semi-supervised model with Ray Train, on several workers.
 
-Ray starts the workers, sets `TF_CONFIG` in each of them, and starts all of them
-again if one fails; `distributed_fit` trains, writes checkpoints and resumes.
-Ray Train is an extra: `pip install .[ray]`.
+Ray starts the workers, sets `TF_CONFIG` in each of them, and restarts all of
+them if one fails; `distributed_fit` trains, writes checkpoints and resumes. To
+install Ray Train, run `pip install .[ray]`.
 
   python examples/ray_train.py --num_workers=2 --epochs=3
 
@@ -20,19 +20,19 @@ from ray import train
 from ray.train.tensorflow import TensorflowTrainer
 
 FLAGS = flags.FLAGS
-BATCH_SIZE = 64  # of all workers together
+BATCH_SIZE = 64  # The sum over all workers.
 
 
 def train_worker(config):
-  """What every worker runs.
+  """Trains the model in one worker.
 
   Args:
-    config: Dictionary of `epochs`, `directory`, `log` and `units`.
+    config: Dictionary with `epochs`, `directory`, `log` and `units`.
   """
   import keras
   import tensorflow as tf
 
-  # Before anything else: the first operation fixes the devices.
+  # The strategy comes first, because the first operation fixes the devices.
   strategy = tf.distribute.MultiWorkerMirroredStrategy()
   from tfp_rb import datasets, models
 
@@ -104,8 +104,10 @@ def main(argv):
 
 
 if __name__ == '__main__':
-  flags.DEFINE_integer('num_workers', 2, 'Processes that train together.')
+  flags.DEFINE_integer('num_workers', 2, 'Number of processes that train.')
   flags.DEFINE_integer('epochs', 3, 'Passes over the unlabeled images.')
-  flags.DEFINE_integer('units', 128, 'Units of every hidden layer.')
-  flags.DEFINE_string('output_dir', 'outputs/ray_train', 'A shared folder.')
+  flags.DEFINE_integer('units', 128, 'Number of units of every hidden layer.')
+  flags.DEFINE_string(
+    'output_dir', 'outputs/ray_train', 'Folder that all workers share.'
+  )
   app.run(main)

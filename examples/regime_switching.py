@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Infers the regimes of a series, together with unknown parameters.
+"""Infers the regimes of a time series, together with unknown parameters.
 
 The series has 300 steps, and each step is in one of three regimes with its own
 mean. The posterior is a chain over the regimes, with a normal or log-normal
-distribution for each parameter. The log-density is a sum over the steps, so it
-is declared as a `ChainTarget`: given the parameters, the sum over all 3^300
-paths is exact, and no path is drawn.
+distribution for each parameter. The log-density is a sum over the steps, so the
+script declares it as a `ChainTarget`. Given the parameters, the sum over all
+3^300 paths is then exact, and no path is drawn.
 
   python examples/regime_switching.py
 """
@@ -57,8 +57,8 @@ def make_target(x):
 def make_surrogate(x):
   """Returns a posterior with variables.
 
-  The means start at quantiles of the observations: from equal means, the
-  regimes could not be told apart.
+  The means start at quantiles of the observations, because with equal means all
+  regimes would be equal and stay equal.
   """
   quantiles = np.quantile(x, [0.2, 0.5, 0.8]).astype(np.float32)
   positive = lambda value, shape: tfp.util.TransformedVariable(
@@ -95,11 +95,11 @@ def main(argv):
   order = np.argsort(means.loc)  # The numbers of the regimes are arbitrary.
   found = np.argsort(order)[q.model['path'].mode()]
   print(
-    f'right regimes on the most probable path: {np.mean(found == path):.1%}'
+    f'correct regimes on the most probable path: {np.mean(found == path):.1%}'
   )
   for k, true in zip(order, TRUE_MEANS):
     loc, scale = means.loc[k], means.scale[k]
-    print(f'mean of a regime: {loc:.2f} +- {scale:.2f} (true: {true:g})')
+    print(f'mean of one regime: {loc:.2f} +- {scale:.2f} (true: {true:g})')
   print(f'scale: {q.model["scale"].mean():.2f} (true: {TRUE_SCALE})')
 
 

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learns to look up a similar image in a memory of 10,000 (hard attention).
+"""Learns to retrieve a similar image from a memory of 10,000 images.
 
-A query is a binary MNIST digit `x`. A network scores all images of the memory,
-and the scores are the logits of `q(z | x)`, a categorical distribution over
-10,000 values. A decoder sees the image `z` of the memory only, and predicts the
-query. The loss is the negative ELBO with a uniform prior of `z`. The scores are
+This is hard attention. A query is a binary MNIST digit `x`. Its scores of all
+images of the memory are the logits of `q(z | x)`, a categorical distribution
+over 10,000 values. A decoder sees only the image `z`, and predicts the query.
+The loss is the negative ELBO with a uniform prior of `z`. The scores are
 cosines of linear embeddings, so similar images are likely from the start.
 
 The model is trained with `budget=8`, which decides for each query how many
 images to sum and how many to draw. The script prints the variance of the
-gradient w.r.t. the scores, that of 8 independent draws with a leave-one-out
-baseline, and the time of a training step with either.
+gradient w.r.t. the scores for this estimator and for 8 independent draws with a
+leave-one-out baseline, and the time per training step with each of them.
 
   python examples/retrieval.py
 """
@@ -37,7 +37,7 @@ BUDGET = tfp_rb.rao_blackwellize(tfp_rb.REINFORCE(LEAVE_ONE_OUT), budget=8)
 
 
 class Retrieval(keras.Model):
-  """Explains images by one image of the memory each."""
+  """Explains each image by one image of the memory."""
 
   def __init__(self, memory):
     super().__init__()
@@ -47,7 +47,7 @@ class Retrieval(keras.Model):
     self.embed.build([None, NUM_PIXELS])
     hidden = keras.layers.Dense(128, activation='relu')
     self.decode = keras.Sequential([hidden, keras.layers.Dense(NUM_PIXELS)])
-    # Atoms are an axis in front of the batch.
+    # The axis of the atoms comes before that of the batch.
     self.decode.build([None, None, NUM_PIXELS])
 
   def scores(self, queries):
@@ -113,7 +113,7 @@ def report(model, i, queries, loss, seed):
 
 
 def milliseconds_per_step(model, estimator, queries):
-  """Returns the median time of a step, which trains the model further."""
+  """Returns the median time per step; the steps train the model further."""
   step, times = make_step(model, estimator), []
   for i in range(30):
     start = time.perf_counter()
@@ -145,6 +145,6 @@ def main(argv):
 
 
 if __name__ == '__main__':
-  flags.DEFINE_integer('steps', 800, 'Training steps.')
+  flags.DEFINE_integer('steps', 800, 'Number of training steps.')
   flags.DEFINE_integer('seed', 0, 'Seed of weights, batches and draws.')
   app.run(main)

@@ -174,7 +174,7 @@ def test_the_paper_is_beside_what_is_comparable(report, capsys):
 
 @pytest.mark.parametrize('method', ['RELAXED', 'k=', 'k=5000', 'budget=1'])
 def test_unknown_methods_are_named(script, method):
-  with raises(app.UsageError, 'Methods'):
+  with raises(app.UsageError, 'methods'):
     script.method_of(method)
 
 

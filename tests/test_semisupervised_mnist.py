@@ -461,7 +461,7 @@ def test_means_are_over_runs_of_equal_length(script):
   'method', ['RELAXED', 'k=', 'k=11', 'budget=two', 'budget=1', 'budget=11']
 )
 def test_unknown_methods_are_named(script, method):
-  with raises(UsageError, 'Methods'):
+  with raises(UsageError, 'methods'):
     script.method_of(method)
 
 

@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which default for a chain in `tfp_rb.vi`? Gradient variances.
+"""Compares estimators for a chain in `tfp_rb.vi`.
 
-Surrogates are `CategoricalChain`s with random logits: flat, mixed or
-concentrated; and, as at the end of a fit, the exact posterior of a target
-without its interactions, from which the logits are moved a little ('fitted').
-The target is a random chain plus a square of a sum over all time steps, so that
-nothing factorises. For each: the variance of the gradient of the reverse
-divergence, summed over all logits and estimated from `--draws` gradients.
+The surrogates are `CategoricalChain`s with random logits: flat, mixed or
+concentrated. In a fourth kind, 'fitted', the logits are close to those of the
+exact posterior of a target without its interactions, as at the end of a fit.
+The log-density of the target is that of a random chain plus the square of a sum
+over all time steps, so the target does not factorise. For each problem the
+script measures the variance of the gradient of the reverse divergence, summed
+over all logits and estimated from `--draws` gradients. The estimators are:
 
 * With three evaluations of the target: three joint draws, one path summed and
   two drawn, two summed and one drawn, and `budget=3`, all with the
   leave-one-out baseline.
-* With `T K` evaluations: the same number of joint draws, half of them summed
-  paths, a budget, and `local_expectation` of all states, with no baseline and
+* With `T K` evaluations: joint draws, half summed paths and half draws, a
+  budget, and `local_expectation` of all states, both without a baseline and
   with the exact loss as a constant baseline, which a fit would have to learn.
 
   python -m examples.benchmarks.chain_defaults
@@ -32,14 +33,14 @@ from tfp_rb.distributions import CategoricalChain
 
 FLAGS = flags.FLAGS
 SCALES = {'flat': 0.3, 'mixed': 1.5, 'concentrated': 4.0, 'fitted': 0.3}
-SIZES = ((3, 4), (3, 12), (2, 40))  # numbers of states and of time steps
+SIZES = ((3, 4), (3, 12), (2, 40))  # The numbers of states and of time steps.
 
 
 class Problems:
-  """A batch of problems of one kind; each one has `num_draws` rows.
+  """A batch of problems of one kind, with `num_draws` rows for each problem.
 
-  All gradients of all problems come from one call, since the rows of a batch
-  have draws of their own.
+  One call computes all gradients of all problems, because each row of a batch
+  has its own draws.
   """
 
   def __init__(self, rng, shape, num_states, num_steps, number, num_draws):
@@ -63,7 +64,7 @@ class Problems:
     self.logits = [np.repeat(x, num_draws, axis=0) for x in logits]
 
   def log_prob(self, z):
-    """The log-density of paths `[m, rows, T]`."""
+    """Returns the log-density of paths of shape `[m, rows, T]`."""
     rows = [np.repeat(x, self._num_draws, axis=0) for x in self._tables()]
     unary, pairwise, effects = (x[np.newaxis] for x in rows)
     one_hot = tf.one_hot(z, unary.shape[-1], dtype=tf.float64)
@@ -77,7 +78,7 @@ class Problems:
     return self._unary, self._pairwise, self._effects
 
   def variance(self, estimator, seed):
-    """The variance of the gradient of each problem, summed over all logits."""
+    """Returns variance, summed over all logits, and loss of each problem."""
     logits = [tf.constant(x) for x in self.logits]
     with tf.GradientTape() as tape:
       tape.watch(logits)
@@ -97,7 +98,7 @@ class Problems:
 
 
 def many_evaluations(num_states, num_steps, level):
-  """The choices with `T K` evaluations; `level` is the loss of each row."""
+  """Returns estimators with `T K` evaluations; `level` is the loss per row."""
   number = num_states * num_steps
   half = min(number // 2, num_states**num_steps // 2)
   local = tfp_rb.local_expectation
@@ -113,7 +114,7 @@ def many_evaluations(num_states, num_steps, level):
 
 
 def measure(number, num_draws, seed):
-  """Rows of the table."""
+  """Returns the rows of the table."""
   kinds = [(shape, size) for shape in SCALES for size in SIZES]
   rows = []
   for shape, (num_states, num_steps) in tqdm.tqdm(kinds, unit='kind'):
@@ -121,7 +122,7 @@ def measure(number, num_draws, seed):
     problems = Problems(rng, shape, num_states, num_steps, number, num_draws)
     _, loss = problems.variance(leave_one_out(100), [seed, 0])
     level = np.repeat(loss, num_draws)[:, np.newaxis]
-    level = np.tile(level, [1, num_steps])  # one for each site
+    level = np.tile(level, [1, num_steps])  # Each site has the same level.
     for group in (
       estimators(), many_evaluations(num_states, num_steps, level)
     ):  # fmt: skip
@@ -157,7 +158,7 @@ def main(argv):
     f'{x:>10s}' for x in ('median', '95 %', 'largest', 'best, %')
   )
   for shape in [*SCALES, 'all']:
-    print(f'\n{"choice / best choice, " + shape:32s}{"n":>6s}{header}')
+    print(f'\n{"variance / least, " + shape:32s}{"n":>6s}{header}')
     for name in names:
       own = [
         row['ratio']
@@ -169,10 +170,12 @@ def main(argv):
 
 
 if __name__ == '__main__':
-  flags.DEFINE_integer('problems', 10, 'Problems of each of the 12 kinds.')
+  flags.DEFINE_integer(
+    'problems', 10, 'Number of problems of each of the 12 kinds.'
+  )
   flags.DEFINE_integer('draws', 100, 'Gradients for each variance.')
   flags.DEFINE_integer('seed', 0, 'Seed of the problems.')
   flags.DEFINE_string(
-    'output_dir', 'outputs/defaults', 'Where the CSV file goes.'
+    'output_dir', 'outputs/defaults', 'Folder for the CSV file.'
   )
   app.run(main)

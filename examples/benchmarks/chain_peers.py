@@ -2,17 +2,18 @@
 """Compares chains with torch-struct and hmmlearn on random problems.
 
 * torch-struct: log-partition, scores of the k best paths, marginals of pairs of
-  states, entropy, and the log-probability of paths that this library draws, for
+  states, entropy, and the log-probability of paths that `tfp_rb` draws, for
   linear-chain conditional random fields (`CategoricalChain.from_potentials`).
-* hmmlearn: evidence, mode and its score, and marginals of the states, for
+* hmmlearn: evidence, the score of the mode, and marginals of the states, for
   hidden Markov models (`CategoricalChain.posterior`).
 
   pip install -e '.[benchmarks]'
   python -m examples.benchmarks.chain_peers
 
-Everything is in float64. Printed is the largest absolute difference of each
-quantity. The script fails if one is larger than 1e-8, and says so if a library
-is not installed. The table is written to `--output_dir`.
+All computations are in float64. The script prints the largest absolute
+difference of each quantity, and writes the table to `--output_dir`. It fails if
+a difference is larger than 1e-8. If a library is not installed, the script says
+so and skips it.
 """
 
 import csv
@@ -40,7 +41,8 @@ FLAGS = flags.FLAGS
 INSTALL = "not installed: pip install -e '.[benchmarks]'"
 MOST = 1e-8
 NUM_PATHS = 8
-# States, steps and batch sizes: few, since each is traced once.
+# Numbers of states, of steps and of rows. There are few combinations, because
+# each of them is traced once.
 SIZES = ((2, 4, 3), (3, 40, 2), (4, 3, 1), (5, 12, 1), (7, 25, 2))
 
 tfd = tfp.distributions
@@ -61,7 +63,10 @@ def random_field(rng):
 
 
 def edges_of(paths, num_states):
-  """Returns the pairs of states of paths, one-hot: row after, column before."""
+  """Returns the one-hot pairs of successive states of paths.
+
+  Rows are the states after a transition, and columns those before.
+  """
   one_hot = np.eye(num_states)[paths]
   return np.ascontiguousarray(
     one_hot[..., 1:, :, np.newaxis] * one_hot[..., :-1, np.newaxis, :]
@@ -73,8 +78,8 @@ def against_torch_struct(rng):
   unary, pairwise = random_field(rng)
   num_states = unary.shape[-1]
   chain = CategoricalChain.from_potentials(unary, pairwise)
-  # The first potential of a state belongs to the first edge. Columns are states
-  # before the transition.
+  # torch-struct adds the first unary potential to the first edge. Columns are
+  # states before the transition.
   edges = pairwise + unary[:, 1:, np.newaxis]
   edges[:, 0] += unary[:, 0, :, np.newaxis]
   edges = torch.tensor(
@@ -124,8 +129,8 @@ def against_hmmlearn(rng):
   peer.emissionprob_ = emissions
   column = x[:, np.newaxis]
   evidence = peer.score(column)
-  # Several paths may be equally good: a change of state costs the same before
-  # and after a repeated symbol. So the scores are compared.
+  # Several paths may be equally good, since a change of state costs the same
+  # before and after a repeated symbol. So the script compares the scores.
   score, _ = peer.decode(column)
   unary, _ = chain.marginals()
   return {
@@ -178,12 +183,12 @@ def main(argv):
       print(f'{row["library"]:14s}{row["quantity"]:32s}{x:10.2g}')
   wrong = [r for r in table if not r['largest_difference'] <= MOST]
   if wrong:
-    raise SystemExit(f'These differences are larger than {MOST}: {wrong}')
+    raise SystemExit(f'Differences must be at most {MOST}; got {wrong}.')
 
 
 if __name__ == '__main__':
   flags.DEFINE_integer('problems', 200, 'Random problems for each library.')
   flags.DEFINE_integer('seed', 0, 'Seed of the problems.')
-  flags.DEFINE_bool('smoke', False, 'Three problems.')
-  flags.DEFINE_string('output_dir', 'outputs/chains', 'Where the table goes.')
+  flags.DEFINE_bool('smoke', False, 'Runs only three problems.')
+  flags.DEFINE_string('output_dir', 'outputs/chains', 'Folder for the table.')
   app.run(main)

@@ -1,21 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What chains cost, relative to one forward-backward pass.
+"""Measures the cost of chains relative to one forward-backward pass.
 
-1. Ratios: the 8 best paths and one draw from the rest, and other methods of a
-   chain with K = 16 states, T = 200 steps and a batch of 32, relative to a
-   forward-backward pass of the same chain that is written out below.
-2. Growth: the time of the same partition by the number of steps and by the
-   size of the batch, and the memory that it adds to the process at its peak.
-3. Compilation: the time of tracing and compiling each method at T = 200.
+The benchmark has three parts:
 
-All compiled by XLA in one process, float32. The functions of a part are called
-in turn. Printed are medians and quartiles; a ratio is that of calls of the same
-round. The tables are written to `--output_dir`.
+1. Ratios: the time of a partition (the 8 best paths and one draw from the rest)
+   and of other methods of a chain with K = 16 states, T = 200 steps and a batch
+   of 32, relative to a forward-backward pass of the same chain that is written
+   by hand below.
+2. Growth: the time of the same partition for several numbers of steps and batch
+   sizes, and the peak memory that it adds to the process.
+3. Compilation: the time to trace and compile each method at T = 200.
+
+XLA compiles all functions, in one process and in float32. The functions of a
+part are called in turn. The script prints medians and quartiles, and ratios of
+calls in the same round, and writes the tables to `--output_dir`.
 
   python -m examples.benchmarks.chains
 
-Memory is measured on Linux only: the peak during the calls, compilation
-included, less what the process held before.
+The script measures memory only on Linux. It is the peak during the calls and
+their compilation, minus the memory of the process before them.
 """
 
 import pathlib
@@ -38,7 +41,7 @@ def compiled(function):
 
 
 def make_logits(num_states, num_steps, rows):
-  """Returns logits of the first state and of the transitions."""
+  """Returns logits of the first state, and logits of the transitions."""
   normal = tf.random.stateless_normal
   shape = [rows, num_steps - 1, num_states, num_states]
   return normal([rows, num_states], [0, 1]), normal(shape, [0, 2])
@@ -73,7 +76,7 @@ def forward_backward(initial_logits, transition_logits):
 
 
 def partition_with(num_summed, seed):
-  """Returns a function of a chain: its best paths and a draw from the rest."""
+  """Returns a function that computes best paths and a draw from the rest."""
 
   def partition(chain):
     p = tfp_rb.partition(chain, num_summed)
@@ -83,10 +86,10 @@ def partition_with(num_summed, seed):
 
 
 def functions_of(logits):
-  """Returns what is timed, by name: compiled functions without arguments."""
+  """Returns the compiled functions of logits that are timed, by name."""
   chain = tfp_rb.distributions.CategoricalChain
   seed = tf.constant([1, 2])
-  # All states are 0, which is a path as good as any other.
+  # All states are 0; the time does not depend on the path.
   path = tf.zeros([logits[0].shape[0], logits[1].shape[1] + 1], tf.int32)
   methods = {
     PARTITION: partition_with(8, seed),
@@ -107,7 +110,7 @@ def functions_of(logits):
 
 
 def wait_for(result):
-  """Waits until the first array is there, without copying the others."""
+  """Waits until the first array is computed, without copying the others."""
   tf.nest.flatten(result)[0].numpy()
 
 
@@ -118,7 +121,7 @@ def seconds_of(call):
 
 
 def measure(calls, repeats):
-  """Times calls in turn: array of shape `[repeats, calls]`, milliseconds."""
+  """Times calls in turn; returns milliseconds of shape `[repeats, calls]`."""
   for call in calls:
     wait_for(call())
   return np.array(
@@ -127,7 +130,7 @@ def measure(calls, repeats):
 
 
 def megabytes(key):
-  """Returns an entry of what Linux says of this process; NaN elsewhere."""
+  """Returns a memory statistic of this process on Linux, or NaN."""
   status = pathlib.Path('/proc/self/status')
   if not status.exists():
     return float('nan')
@@ -156,8 +159,8 @@ def row_of(times, base, **what):
 
 
 def measure_growth(num_states, sizes, repeats):
-  """Times and memory of the partition for pairs of steps and batch sizes."""
-  # The first compilation of a process allocates what others use again.
+  """Measures time and memory of the partition for steps and batch sizes."""
+  # The first compilation of a process allocates memory that later ones reuse.
   small = make_logits(3, 5, 1)
   wait_for(functions_of(small)[PARTITION](*small))
   table = []
@@ -180,7 +183,7 @@ def measure_growth(num_states, sizes, repeats):
 
 
 def measure_ratios(num_states, num_steps, rows, repeats):
-  """Times relative to a forward-backward pass, and times of compilation."""
+  """Measures times relative to a forward-backward pass, and compilation."""
   logits = make_logits(num_states, num_steps, rows)
   functions = functions_of(logits)
   trace, first = {}, {}
@@ -224,7 +227,7 @@ def show(growth, ratios):
       f'{row["method"]:26s}{row["milliseconds"]:9.2f}{ratio:>24s}'
       f'{row["trace_seconds"]:7.2f} s{row["compile_seconds"]:8.2f} s'
     )
-  print(f'\n{PARTITION}: the target is a ratio of 12 at most.')
+  print(f'\n{PARTITION}: the target is a ratio of at most 12.')
 
 
 def main(argv):
@@ -244,7 +247,7 @@ def main(argv):
 
 
 if __name__ == '__main__':
-  flags.DEFINE_integer('repeats', 41, 'Rounds of calls.')
-  flags.DEFINE_bool('smoke', False, 'Small sizes, few calls.')
-  flags.DEFINE_string('output_dir', 'outputs/chains', 'Where the tables go.')
+  flags.DEFINE_integer('repeats', 41, 'Number of rounds of calls.')
+  flags.DEFINE_bool('smoke', False, 'Uses small sizes and few calls.')
+  flags.DEFINE_string('output_dir', 'outputs/chains', 'Folder for the tables.')
   app.run(main)

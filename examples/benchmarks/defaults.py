@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How good is the default estimator? Its variance over that of the best choice.
+"""Compares the variance of the default estimator with the best choice.
 
-Random problems with three evaluations of `f`. The choices are three draws, one
-value summed and two drawn, two summed and one drawn, and `budget=3`, all with
-the leave-one-out baseline; and the exact sum of three values. The variance is
-that of the gradient with respect to the logits of a table, the natural
-parameter of a count, or the logits of all sites.
+The script draws random problems, and uses three evaluations of `f`. The choices
+are three draws, one value summed and two drawn, two summed and one drawn, and
+`budget=3`, all with the leave-one-out baseline; and the exact sum of three
+values. The variance is that of the gradient w.r.t. the logits of a table, the
+natural parameter of a count, or the logits of all sites. There are four kinds
+of problems:
 
 * tables: Categoricals with 3 to 1000 values;
 * counts: Poisson, NegativeBinomial, Geometric;
@@ -13,9 +14,9 @@ parameter of a count, or the logits of all sites.
 * large products: 10 to 200 sites with 4 symbols.
 
 The logits are flat (of scale 0.1 to 0.5), mixed (1 to 2) or concentrated (3 to
-6). `f` is normal, the same with an offset of 10, smooth in the value, or spiky
+6). `f` is normal, normal with an offset of 10, smooth in the value, or spiky
 (one value in ten is 10 times larger). The variances of large products are
-sampled, all others are exact.
+estimated from draws; all others are exact.
 
   python -m examples.benchmarks.defaults
 """
@@ -38,9 +39,9 @@ SCALES = {'flat': (0.1, 0.5), 'mixed': (1, 2), 'concentrated': (3, 6)}
 COSTS = ('normal', 'offset', 'smooth', 'spiky')
 COUNTS = ('Poisson', 'NegativeBinomial', 'Geometric')
 CHOICES = ('3 drawn', '1 + 2', '2 + 1', 'budget=3')
-NUM_SYMBOLS = 4  # of a site of a large product
-LARGE = (10, 20, 50, 200)  # numbers of sites, for which the default draws
-NUM_ROWS = 250  # gradients in one call
+NUM_SYMBOLS = 4  # The number of symbols of a site in a large product.
+LARGE = (10, 20, 50, 200)  # With these numbers of sites the default draws.
+NUM_ROWS = 250  # The number of gradients in one call.
 NO_VARIANCE = 1e-25
 
 
@@ -64,7 +65,7 @@ def log_uniform(rng, low, high):
 
 
 def make_costs(rng, cost, shape):
-  """An array of costs; smooth ones vary slowly along the last axis."""
+  """Returns an array of costs; smooth ones vary slowly along the last axis."""
   f = rng.normal(size=shape)
   if cost == 'offset':
     return f + 10.0
@@ -115,7 +116,7 @@ def make_small_product(rng, shape, cost):
 
 
 def exact_variances(f, q):
-  """The variance of each choice, from `f` at all values."""
+  """Computes the variance of each choice from `f` at all values."""
   # Counts beyond 4096 have a mass of less than 1e-12.
   table = tfp_rb.diagnostics.suggest(
     f, q, budget=3, most_evaluations=4096
@@ -134,13 +135,13 @@ def exact_variances(f, q):
 
 @functools.cache
 def compiled_gradients(choice, num_sites):
-  """Gradients of `NUM_ROWS` estimates, compiled once for each size."""
+  """Returns a function for `NUM_ROWS` gradients, compiled once per size."""
   estimator = estimators()[choice]
   offsets = NUM_SYMBOLS * np.arange(num_sites, dtype=np.int32)
 
   @tf.function(autograph=False)
   def gradients(logits, unary, mixing, constant, seed):
-    def f(z):  # A sum over sites, and as much variance from interactions.
+    def f(z):  # Interactions contribute as much variance as single sites.
       terms = tf.gather(tf.reshape(unary, [-1]), z + offsets)
       mixed = tf.sin(tf.tensordot(terms, mixing, 1))
       return constant + tf.reduce_sum(terms, -1) + tf.reduce_sum(mixed, -1)
@@ -156,7 +157,7 @@ def compiled_gradients(choice, num_sites):
 
 
 def sampled_variances(rng, shape, cost, num_draws):
-  """The variance of each choice on a large product, and the number of sites."""
+  """Returns variances of each choice on a large product, and its size."""
   num_sites = int(rng.choice(LARGE))
   size = [num_sites, NUM_SYMBOLS]
   arguments = [
@@ -181,7 +182,7 @@ def sampled_variances(rng, shape, cost, num_draws):
 
 
 def measure(num_problems, num_draws, seed):
-  """Rows of the table: `num_problems` of each kind."""
+  """Returns the rows of the table, with `num_problems` of each kind."""
   kinds = [('table', shape) for shape in SCALES]
   kinds += [('count', family) for family in COUNTS]
   kinds += [(k, s) for k in ('small product', 'large product') for s in SCALES]
@@ -209,7 +210,7 @@ def as_row(kind, shape, cost, size, found, default):
   least = min(found.values())
 
   def ratio(x):
-    if x < NO_VARIANCE:  # It is a rounding error of 0.
+    if x < NO_VARIANCE:  # The variance is 0 up to rounding errors.
       return 1.0
     return x / least if least >= NO_VARIANCE else np.inf
 
@@ -235,13 +236,13 @@ def show(rows):
   header = ''.join(
     f'{x:>10s}' for x in ('median', '95 %', 'largest', 'best, %')
   )
-  print(f'\n{"default / best choice":32s}{"n":>6s}{header}')
+  print(f'\n{"variance of default / best":32s}{"n":>6s}{header}')
   groups = dict.fromkeys((r['kind'], r['shape']) for r in rows)
   for kind, shape in groups:
     chosen = [r for r in rows if (r['kind'], r['shape']) == (kind, shape)]
     print(line(f'{kind}, {shape}', [r['ratio'] for r in chosen]))
   print(line('all', [r['ratio'] for r in rows]))
-  print(f'\n{"fixed choice / best choice":32s}{"n":>6s}{header}')
+  print(f'\n{"variance of fixed choice / best":32s}{"n":>6s}{header}')
   for name in CHOICES:
     column = f'ratio of {name}'
     for kinds in (('table', 'count'), ('small product', 'large product')):
@@ -253,7 +254,7 @@ def show(rows):
 
 def main(argv):
   del argv
-  tf.get_logger().setLevel('ERROR')  # every problem is a graph of its own
+  tf.get_logger().setLevel('ERROR')  # TensorFlow would warn of many graphs.
   rows = measure(FLAGS.problems, FLAGS.draws, FLAGS.seed)
   output_dir = pathlib.Path(FLAGS.output_dir)
   output_dir.mkdir(parents=True, exist_ok=True)
@@ -266,10 +267,12 @@ FLAGS = flags.FLAGS
 
 
 if __name__ == '__main__':
-  flags.DEFINE_integer('problems', 45, 'Problems of each of the 12 kinds.')
+  flags.DEFINE_integer(
+    'problems', 45, 'Number of problems of each of the 12 kinds.'
+  )
   flags.DEFINE_integer('draws', 1000, 'Gradients for each sampled variance.')
   flags.DEFINE_integer('seed', 0, 'Seed of problems and draws.')
   flags.DEFINE_string(
-    'output_dir', 'outputs/defaults', 'Where the CSV file goes.'
+    'output_dir', 'outputs/defaults', 'Folder for the CSV file.'
   )
   app.run(main)

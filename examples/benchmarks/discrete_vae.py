@@ -1,22 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Milliseconds of a training step of the autoencoder with a discrete code.
+"""Measures the time per training step of the autoencoder with a discrete code.
 
-The model and the methods of `examples/studies/discrete_vae.py`, float32 on the
-CPU. A step takes 100 binarized images, computes the loss and its gradient, and
-updates all variables with Adam. All images are in memory beforehand, and 50
-steps run in one compiled call. The same model in plain PyTorch, with 3
-leave-one-out draws, runs in the same process.
+The script uses the model and the methods of `examples/studies/discrete_vae.py`
+in float32 on the CPU. A step takes 100 binarized images, computes the loss and
+its gradient, and updates all variables with Adam. All images are in memory
+beforehand, and 50 steps run in one compiled call. The same model in plain
+PyTorch, with 3 leave-one-out draws, runs in the same process.
 
-At equal weights and equal codes, the gradient in PyTorch must equal that of our
-networks before anything is timed. Then all rows take turns, `--rounds` times
-and in a different order each time. The script prints medians and quartiles of
-the milliseconds per step, and the ratios of medians to leave-one-out.
+Before it measures times, the script checks that PyTorch and our model have the
+same gradient for the same weights and codes. Then all rows take turns,
+`--rounds` times and in a different order each time. The script prints medians
+and quartiles of the milliseconds per step, and the ratio of each median to that
+of leave-one-out.
 
   pip install -e '.[benchmarks]'
   python -m examples.benchmarks.discrete_vae
   python -m examples.benchmarks.discrete_vae --latents=categorical
 
-Without torch the script measures only our rows.
+Without PyTorch the script measures only the rows of `tfp_rb`.
 """
 
 import pathlib
@@ -36,7 +37,7 @@ BASE = ('tfp_rb', 'leave-one-out-3')
 
 
 def make_data(protocol, num_calls):
-  """Images in stacks of batches, and the name of their source."""
+  """Returns images in stacks of batches, and the name of their source."""
   mnist = datasets.load_mnist('embedded')
   images = mnist.train_images.reshape([len(mnist.train_images), -1])
   shape = [num_calls, protocol.steps_per_call, study.BATCH_SIZE]
@@ -61,7 +62,7 @@ def our_rows(names, protocol, stacks, num_evaluations):
 
 
 def check(protocol, num_draws):
-  """Raises if PyTorch and this library differ at the same codes."""
+  """Raises an error if the gradient of PyTorch differs at the same codes."""
   model, _ = study.make_model('leave-one-out', protocol, num_draws, seed=0)
   stacks, _ = make_data(protocol._replace(steps_per_call=1), 1)
   images = tf.cast(stacks[0][0] > 127, tf.float32)
@@ -89,7 +90,7 @@ def check(protocol, num_draws):
 
 def main(argv):
   del argv
-  tf.get_logger().setLevel('ERROR')  # Every method is a graph of its own.
+  tf.get_logger().setLevel('ERROR')  # TensorFlow would warn of many graphs.
   protocol = study.PROTOCOLS[FLAGS.latents]
   num_calls, num_rounds = FLAGS.calls, FLAGS.rounds
   names = methods.methods_of(protocol.latents)
@@ -117,15 +118,17 @@ def main(argv):
 
 def define_flags():
   flags.DEFINE_enum(
-    'latents', 'bernoulli', list(study.PROTOCOLS), 'Which model.'
+    'latents', 'bernoulli', list(study.PROTOCOLS), 'The latent variables.'
   )
-  flags.DEFINE_integer('evaluations', 3, 'Of the decoder, for each image.')
+  flags.DEFINE_integer(
+    'evaluations', 3, 'Evaluations of the decoder for each image.'
+  )
   flags.DEFINE_integer('rounds', 9, 'How often each row is timed.')
-  flags.DEFINE_integer('calls', 2, 'Of 50 steps each, in a round.')
+  flags.DEFINE_integer('calls', 2, 'Calls of 50 steps each in a round.')
   flags.DEFINE_string(
-    'output_dir', 'outputs/discrete_vae_times', 'Where the CSV files go.'
+    'output_dir', 'outputs/discrete_vae_times', 'Folder for the CSV files.'
   )
-  flags.DEFINE_bool('smoke', False, 'Two steps of two methods.')
+  flags.DEFINE_bool('smoke', False, 'Runs two steps of two methods.')
 
 
 if __name__ == '__main__':

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The autoencoder with a code of bits in PyTorch, as a user would write it.
+"""Implements the autoencoder with a code of bits in PyTorch.
 
-`discrete_vae.py` compares its time with ours.
+The code is what a user would write. `discrete_vae.py` compares its time with
+that of `tfp_rb`.
 """
 
 import itertools
@@ -22,7 +23,7 @@ def as_tensor(x):
 
 
 def make_networks(num_bits, weights=None):
-  """Encoder and decoder, with the weights of our model if they are given."""
+  """Returns encoder and decoder, with the given weights if there are any."""
 
   def network(*sizes):
     layers = []
@@ -44,18 +45,18 @@ def make_networks(num_bits, weights=None):
 
 
 def gradients(networks):
-  """The gradients of all parameters, in the layout of Keras."""
+  """Returns the gradients of all parameters, in the layout of Keras."""
   return [np.transpose(p.grad.numpy()) for p in networks.parameters()]
 
 
 def leave_one_out_loss(networks, images, num_draws=3, codes=None):
-  """The loss whose gradient is that of REINFORCE with leave-one-out.
+  """Returns a loss whose gradient is that of REINFORCE with leave-one-out.
 
   Args:
-    networks: As of `make_networks`.
+    networks: As `make_networks` returns them.
     images: Tensor of shape `[B, NUM_PIXELS]` of zeros and ones.
     num_draws: Python `int`.
-    codes: Tensor of shape `[num_draws, B, num_bits]`, or `None` to draw it.
+    codes: Tensor of shape `[num_draws, B, num_bits]`, or `None` to draw codes.
 
   Returns:
     loss: Scalar tensor.
@@ -74,7 +75,7 @@ def leave_one_out_loss(networks, images, num_draws=3, codes=None):
 
 
 def row(num_bits, stacks, num_draws, learning_rate):
-  """A row of the benchmark: binarizes, differentiates and updates."""
+  """Returns a row that binarizes images and makes training steps."""
   networks = make_networks(num_bits)
   optimizer = torch.optim.Adam(networks.parameters(), lr=learning_rate)
   batches = [as_tensor(batch) for stack in stacks for batch in stack]

@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much does the form of the ELBO change the variance of its gradient?
+"""Measures how the form of the ELBO affects the variance of its gradient.
 
-An autoencoder of binary MNIST digits, `tfp_rb.models.DiscreteVAE`, with a code
-of 200 bits. The negative ELBO can be written in five ways, which have the same
-value and the same mean gradient:
+The model is `tfp_rb.models.DiscreteVAE`, an autoencoder of binary MNIST digits
+with a code of 200 bits. Its negative ELBO can be written in five forms, which
+have the same value and the same mean gradient:
 
     inside    E_q[log q(z) - log p(x, z)]
     stopped   E_q[stop_gradient(log q(z)) - log p(x, z)]
     analytic  E_q[-log p(x | z)] + KL(q, p), with TFP's `kl_divergence`
     vi        `tfp_rb.vi.monte_carlo_variational_loss`
-    entropy   the same with `exact_entropy=True`
+    entropy   the same as 'vi', with `exact_entropy=True`
 
 The script measures the total variance of the gradient w.r.t. the encoder, for
 the mean loss of a batch of 100 digits, before training and after each number of
-steps in `--steps`. It does so with `--draws` joint draws and a leave-one-out
-baseline.
+steps in `--steps`. The estimator makes `--draws` joint draws and has a
+leave-one-out baseline.
 
   python -m examples.benchmarks.elbo_forms
 """
@@ -37,7 +37,7 @@ BATCH_SIZE = 100
 
 
 def make_forms(model, images, estimator):
-  """Returns a loss of a stateless seed for each form."""
+  """Returns a loss for each form, as a function of a stateless seed."""
 
   def log_joint(z):
     return model.log_joint(images, z)
@@ -128,7 +128,7 @@ def show(row):
 
 def main(argv):
   del argv
-  tf.get_logger().setLevel('ERROR')  # each form is a graph of its own
+  tf.get_logger().setLevel('ERROR')  # TensorFlow would warn of many graphs.
   latents, pairs = 200, FLAGS.pairs
   steps, draws = [int(x) for x in FLAGS.steps], [int(x) for x in FLAGS.draws]
   if FLAGS.smoke:
@@ -141,14 +141,16 @@ def main(argv):
 
 
 def define_flags():
-  flags.DEFINE_list('steps', ['500'], 'Training steps, in order.')
+  flags.DEFINE_list(
+    'steps', ['500'], 'Numbers of training steps, in increasing order.'
+  )
   flags.DEFINE_list('draws', ['3', '10'], 'Numbers of joint draws.')
   flags.DEFINE_integer('pairs', 200, 'Pairs of gradients for each variance.')
   flags.DEFINE_integer('seed', 0, 'Seed of weights, training and draws.')
   flags.DEFINE_string(
-    'output_dir', 'outputs/elbo_forms', 'Where the CSV file goes.'
+    'output_dir', 'outputs/elbo_forms', 'Folder for the CSV file.'
   )
-  flags.DEFINE_bool('smoke', False, 'A small model and two pairs.')
+  flags.DEFINE_bool('smoke', False, 'Uses a small model and two pairs.')
 
 
 if __name__ == '__main__':

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Total variance of the gradient of a model, by pairs of gradients.
+"""Estimates the total gradient variance of a model from pairs of gradients.
 
-Half the squared distance of two independent gradients has the total variance
-(the trace of the covariance) for its mean. Pairs are independent, so the mean
-over pairs has a standard error, and the interval is normal.
+The mean of half the squared distance of two independent gradients is the total
+variance (the trace of the covariance). Pairs are independent, so the standard
+error of the mean over pairs gives a normal interval.
 """
 
 import csv
@@ -21,17 +21,17 @@ NORMAL_95 = 1.959964
 
 
 def copy_networks(source, target):
-  """Gives a model the weights of another one, not those of its estimator."""
+  """Copies the weights of a model to another one, except the estimator's."""
   for old, new in zip(source.layers, target.layers, strict=True):
     if new is not target.estimator_layer:
       new.set_weights(old.get_weights())
 
 
 def half_squared_distances(loss, groups, num_pairs, seed=1):
-  """Of pairs of gradients.
+  """Returns half the squared distances of pairs of gradients.
 
   Args:
-    loss: Callable, a stateless seed to a scalar `Tensor`.
+    loss: Callable that maps a stateless seed to a scalar `Tensor`.
     groups: Lists of variables.
     num_pairs: Python `int`.
     seed: Python `int`.
@@ -57,7 +57,7 @@ def half_squared_distances(loss, groups, num_pairs, seed=1):
 
 
 def mean_and_interval(values):
-  """Mean over the first axis, and half the width of its 95 % interval."""
+  """Returns the mean over the first axis, and its 95 % margin of error."""
   error = values.std(axis=0, ddof=1) / np.sqrt(len(values))
   return values.mean(axis=0), NORMAL_95 * error
 
@@ -66,15 +66,15 @@ def measure(evaluations, name, measured, num_pairs, about):
   """Measures a row of the table, and prints it.
 
   Args:
-    evaluations: Number of evaluations of `f` for an image.
+    evaluations: Number of evaluations of `f` per image.
     name: Python `str`, name of the estimator.
-    measured: List of pairs: a loss, i.e. a callable that takes a stateless seed
-      and returns a scalar `Tensor`, and `{name: variables}`.
+    measured: List of pairs of a loss and a dictionary `{name: variables}`. A
+      loss is a callable that maps a stateless seed to a scalar `Tensor`.
     num_pairs: Python `int`.
-    about: Dictionary, `checkpoint` and `data`.
+    about: Dictionary with `checkpoint` and `data`.
 
   Returns:
-    row: Dictionary; `<name>_95` is half the width of an interval.
+    row: Dictionary, in which `<name>_95` is half the width of an interval.
   """
   row, cells = {'evaluations': evaluations, 'estimator': name}, ''
   for loss, groups in measured:
@@ -102,7 +102,7 @@ def plot(path, rows, column):
   evaluations = sorted({row['evaluations'] for row in rows})
   for i, row in enumerate(rows):
     number = evaluations.index(row['evaluations'])
-    if not row[column]:  # A logarithmic axis has no place for it.
+    if not row[column]:  # A logarithmic axis cannot show 0.
       axis.text(0.01, i, '0', transform=axis.get_yaxis_transform(), va='center')
       continue
     axis.errorbar(

@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which leave-one-out baseline? Exact variances over a family of problems.
+"""Compares exact variances of several leave-one-out baselines.
 
-`tfp_rb.baselines.LeaveOneOut` gives draw `j` the level `a F + (1 - a) mu_j`,
-`F` the mean of `f` over the summed atoms, `mu_j` that over the other draws.
-'rest' is a = 0, 'all' is a = 1 - R with R = q(rest), 'mixed' is
-a = (1 - R) R / (2 (M - 1)^2). A single draw has the level 0, B = (1 - R) F, F,
-or the mean of `f` over the summed atoms with weights in proportion to 1 / q.
-All draws are enumerated; numpy only.
+For draw `j`, `tfp_rb.baselines.LeaveOneOut` uses the level
+`a F + (1 - a) mu_j`, where `F` is the mean of `f` over the summed atoms, and
+`mu_j` is its mean over the other draws. The script compares three choices of
+`a`: 'rest' is a = 0, 'all' is a = 1 - R with R = q(rest), and 'mixed' is
+a = (1 - R) R / (2 (M - 1)^2). With a single draw it compares four levels: 0,
+B = (1 - R) F, F, and the mean of `f` over the summed atoms with weights
+proportional to 1 / q. The script enumerates all draws, and uses only NumPy.
 
-Problems: 3 to 10 values; flat (logits of scale 0.1 to 0.5), medium (1 to 2)
-and concentrated q (3 to 6); f normal, plus 10, falling with log q, low at the
-top atom, or with an outlier; k = 1 to 5 summed, M = 1 to 4 draws, and k and M
-as a budget of 2 to 6 evaluations splits them.
+The problems have 3 to 10 values. `q` is flat (logits of scale 0.1 to 0.5),
+medium (1 to 2) or concentrated (3 to 6). `f` is normal, normal plus 10, falling
+with log q, low at the top atom, or has an outlier. There are k = 1 to 5 summed
+atoms and M = 1 to 4 draws, and also the k and M that a budget of 2 to 6
+evaluations chooses.
 
   python -m examples.benchmarks.leave_one_out
 """
@@ -22,7 +24,9 @@ from absl import app, flags
 import numpy as np
 import tqdm
 
-_PROBLEMS = flags.DEFINE_integer('problems', 40, 'Problems of each kind.')
+_PROBLEMS = flags.DEFINE_integer(
+  'problems', 40, 'Number of problems of each kind.'
+)
 _SEED = flags.DEFINE_integer('seed', 1, 'Seed of the problems.')
 
 SCALES = ((0.1, 0.5), (1.0, 2.0), (3.0, 6.0))
@@ -32,7 +36,7 @@ LEAST_REST = 1e-4
 
 
 def make_problems(rng, num_values, count):
-  """Probabilities, best first, and costs: `[problems, num_values]` each."""
+  """Returns sorted probabilities and costs, `[problems, num_values]` each."""
   all_q, all_f = [], []
   for (low, high), kind in itertools.product(SCALES, KINDS):
     scale = rng.uniform(low, high, [count, 1])
@@ -55,7 +59,7 @@ def make_problems(rng, num_values, count):
 
 
 def variances(q, f, num_summed, num_draws):
-  """Exact total variances of the gradient by the logits, for each form."""
+  """Returns exact total gradient variances w.r.t. the logits, for each form."""
   rest = np.minimum(q[:, num_summed:].sum(axis=1), 1.0)
   given_rest = q[:, num_summed:] / rest[:, None]
   tuples = np.array(
@@ -66,7 +70,7 @@ def variances(q, f, num_summed, num_draws):
   one_hot = np.eye(given_rest.shape[1])[tuples]
   gradient = q * (f - (q * f).sum(axis=1, keepdims=True))
 
-  def variance(level):  # of the draws: [problems, outcomes, draws]
+  def variance(level):  # The shape is [problems, outcomes, draws].
     mean_level = level.mean(axis=2, keepdims=True)
     parts = np.concatenate(
       [
@@ -112,7 +116,7 @@ def settings(rng, count):
   for budget, num_values in itertools.product(range(2, 7), range(3, 11)):
     q, f = make_problems(rng, num_values, count)
     ks = np.arange(min(budget, num_values))
-    left = 1.0 - np.cumsum(q, axis=1) + q  # mass from k on
+    left = 1.0 - np.cumsum(q, axis=1) + q  # The mass from atom k on.
     split = np.argmin(left[:, : len(ks)] / (budget - ks), axis=1)
     for k in ks:
       small = (num_values - k) ** (budget - k) <= 8000
@@ -148,17 +152,18 @@ def main(argv):
   several, one_draw = join(several), join(one_draw)
   unit = several.pop('unit')
   print_table(
-    'Several draws, variance over the better of rest and all',
+    "Several draws: variance relative to the better of 'rest' and 'all'",
     several,
     np.minimum(several['rest'], several['all']),
   )
   for name in ('all', 'mixed'):
     excess = np.max((several[name] - several['rest']) / unit)
     print(
-      f"largest excess of '{name}' over 'rest' / (R^2 Var[f] / M): {excess:.2f}"
+      f"largest excess of '{name}' over 'rest', in units of R^2 Var[f] / M: "
+      f'{excess:.2f}'
     )
   print_table(
-    'One draw, variance over the least of the four',
+    'One draw: variance relative to the least of the four',
     one_draw,
     np.min(list(one_draw.values()), axis=0),
   )

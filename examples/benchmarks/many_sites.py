@@ -1,31 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many sites: one by one, or the joint value? Variance and cost of a gradient.
+"""Compares sums over one site at a time with sums over joint values.
 
-20 independent sites of 10 symbols, 10^20 joint values, with four costs `f`:
+The distribution has 20 independent sites of 10 symbols, and so 10^20 joint
+values. There are four costs `f`:
 
-* strong pairs: a term for each site and, of as much variance, terms for 30
-  random pairs of sites;
+* strong pairs: a term for each site, plus terms for 30 random pairs of sites
+  with as much variance in all;
 * weak pairs: the same with a hundredth of the variance from the pairs;
 * product: the product over the sites of a positive factor for its symbol;
-* max: the largest of a number for each site and symbol.
+* max: the maximum over the sites of a number for its symbol.
 
 The sites are concentrated (the best symbol has a mass of 0.9), medium (0.5) or
-flat (logits of scale 0.2). For each: the variance of the gradient, summed over
-the 200 logits, of estimators with 41 evaluations of `f`, and of some with 181,
-with a 95 % interval (normal theory, `--draws` gradients), and over that of the
-joint leave-one-out estimator with as many evaluations.
+flat (logits of scale 0.2). For each combination the script measures the
+variance of the gradient, summed over the 200 logits, for estimators with 41 and
+with 181 evaluations of `f`. It prints each variance with a 95 % interval
+(normal theory, `--draws` gradients), and how many times lower it is than that
+of the joint leave-one-out estimator with as many evaluations.
 
-With one summed symbol and two draws for a site (41 evaluations) the variance of
+With one summed symbol and two draws per site (41 evaluations), the variance of
 the local estimator is 0.33 to 1.9 times lower than that of 41 joint draws. With
-all symbols summed (181) only the noise of the other sites is left: a variance
-32 to 105 times lower than with 181 joint draws where they interact weakly, 3.0
-to 14 times for the maximum, but 0.77 to 3.0 times where they interact strongly,
-and 0.58 to 1.8 times for the product. `examples/benchmarks/site_interaction.py`
-explains these figures.
+all symbols summed (181 evaluations), only the noise of the other sites remains.
+Compared with 181 joint draws, the variance is 32 to 105 times lower if the
+sites interact weakly, and 3.0 to 14 times lower for the maximum, but only 0.77
+to 3.0 times if the sites interact strongly, and 0.58 to 1.8 times for the
+product. `examples/benchmarks/site_interaction.py` explains these numbers.
 
-Then the time of a compiled step (variational loss and gradient) by the number
-of sites: `S` sites need `2 S + 1` evaluations of a target that costs `O(S)`
-itself.
+The script then measures the time of a compiled step (variational loss and
+gradient) for several numbers of sites: `S` sites require `2 S + 1` evaluations
+of a target that itself costs `O(S)`.
 
   python -m examples.benchmarks.many_sites
 """
@@ -53,7 +55,7 @@ BEST_MASS = {'concentrated': 0.9, 'medium': 0.5}
 LEAVE_ONE_OUT = 'joint leave-one-out'
 LOCAL = 'local, k = 1'
 LOCAL_FULL = 'local, k = 10'
-NUM_ROWS = 100  # gradients in one call
+NUM_ROWS = 100  # The number of gradients in one call.
 
 
 def leave_one_out(num_samples):
@@ -62,7 +64,7 @@ def leave_one_out(num_samples):
   )
 
 
-# Name and evaluations of `f` to estimator.
+# The estimators, by name and number of evaluations of `f`.
 ESTIMATORS = {
   (LEAVE_ONE_OUT, 41): lambda: leave_one_out(41),
   ('joint, k = 1', 41): lambda: tfp_rb.rao_blackwellize(
@@ -84,7 +86,7 @@ ESTIMATORS = {
 
 
 def make_logits(shape, seed, num_sites=NUM_SITES):
-  """Logits of `num_sites` sites: array of shape `[num_sites, NUM_SYMBOLS]`."""
+  """Returns logits of the sites, of shape `[num_sites, NUM_SYMBOLS]`."""
   rng = np.random.default_rng(seed)
   if shape == 'flat':
     return 0.2 * rng.normal(size=[num_sites, NUM_SYMBOLS])
@@ -99,20 +101,20 @@ def make_logits(shape, seed, num_sites=NUM_SITES):
 
 
 def make_cost(name, seed, num_sites=NUM_SITES):
-  """`f`: integers `[...] + [num_sites]` to costs `[...]`, float32."""
+  """Returns `f`, which maps integers `[..., num_sites]` to costs `[...]`."""
   rng = np.random.default_rng(seed + 1)
   unary = rng.normal(size=[num_sites, NUM_SYMBOLS])
   num_pairs = 3 * num_sites // 2
   pairs = np.array(
     [rng.choice(num_sites, 2, replace=False) for _ in range(num_pairs)]
   )
-  # As much variance from the pairs as from the sites, or a hundredth of it.
+  # The pairs have as much variance as the sites, or a hundredth of it.
   binary = rng.normal(size=[num_pairs, NUM_SYMBOLS**2])
   binary *= np.sqrt(num_sites / num_pairs) * (
     0.1 if name == 'weak pairs' else 1.0
   )
 
-  def terms(table, z):  # table[i, z[..., i]] for all i, as one gather
+  def terms(table, z):  # It computes table[i, z[..., i]] for all i at once.
     offsets = table.shape[1] * np.arange(table.shape[0], dtype=np.int32)
     return tf.gather(tf.constant(table.reshape(-1), tf.float32), z + offsets)
 
@@ -132,7 +134,7 @@ def make_cost(name, seed, num_sites=NUM_SITES):
 
 
 def total_variance(estimator, logits, f, num_draws, seed):
-  """Sum over the logits of the gradient's variance, and its standard error."""
+  """Returns the variance, summed over the logits, and its standard error."""
   rows = np.broadcast_to(logits, [NUM_ROWS, *logits.shape])
   make_site = lambda logits: tfd.Categorical(logits=logits)
   draws = site_gradients.draw(estimator, make_site, rows, f, num_draws, seed)
@@ -143,7 +145,7 @@ def total_variance(estimator, logits, f, num_draws, seed):
 
 
 def measure(costs, shapes, num_draws, seed):
-  """Rows of the table of variances."""
+  """Returns the rows of the table of variances."""
   rows = []
   cases = [(c, s, e) for c in costs for s in shapes for e in ESTIMATORS]
   for cost, shape, (name, calls) in tqdm.tqdm(cases, unit='variance'):
@@ -154,9 +156,10 @@ def measure(costs, shapes, num_draws, seed):
       num_draws,
       seed,
     )
-    if name == LEAVE_ONE_OUT:  # comes first among those with as many calls
+    # It is the first estimator with this number of calls.
+    if name == LEAVE_ONE_OUT:
       reference = variance, error / variance
-    # Of a ratio of independent means, by its logarithm.
+    # The interval of a ratio of independent means comes from its logarithm.
     ratio = reference[0] / variance if variance > 0.0 else np.inf
     spread = 1.96 * np.hypot(reference[1], error / max(variance, 1e-300))
     rows.append(
@@ -178,7 +181,7 @@ def measure(costs, shapes, num_draws, seed):
 
 
 def time_step(estimator, num_sites, num_calls, seed):
-  """Milliseconds of a compiled variational loss and gradient: the median."""
+  """Returns the median milliseconds of a compiled loss with its gradient."""
   cost = make_cost('weak pairs', seed, num_sites)
   logits = make_logits('medium', seed, num_sites)
   logits = tf.Variable(logits, dtype=tf.float32)
@@ -192,7 +195,7 @@ def time_step(estimator, num_sites, num_calls, seed):
       )
     return tape.gradient(loss, logits)
 
-  step(tf.constant([seed, 0]))  # compiles
+  step(tf.constant([seed, 0]))  # The first call compiles.
   times = []
   for i in range(num_calls):
     start = time.perf_counter()
@@ -202,7 +205,7 @@ def time_step(estimator, num_sites, num_calls, seed):
 
 
 def measure_times(sizes, repeats, num_calls, seed):
-  """Rows of the table of times, each the least of the repeated medians."""
+  """Returns the rows of the table of times, the least of repeated medians."""
   rows = []
   cases = [(n, name) for n in sizes for name in (LOCAL, LEAVE_ONE_OUT)]
   for num_sites, name in tqdm.tqdm(cases, unit='time'):
@@ -256,7 +259,7 @@ def show_times(rows):
 
 def main(argv):
   del argv
-  tf.get_logger().setLevel('ERROR')  # every estimator is a graph of its own
+  tf.get_logger().setLevel('ERROR')  # TensorFlow would warn of many graphs.
   costs, shapes, num_draws = COSTS, SHAPES, FLAGS.draws
   sizes, repeats, num_calls = (10, 25, 50, 100), 3, 50
   if FLAGS.smoke:
@@ -276,15 +279,15 @@ def main(argv):
 
 
 def define_flags():
-  """Of the script only: who imports it may import others with such flags."""
+  """Defines the flags of the script; an import of the module defines none."""
   flags.DEFINE_integer('draws', 2500, 'Gradients for each variance.')
   flags.DEFINE_integer('seed', 0, 'Seed of problems and draws.')
   flags.DEFINE_string(
-    'output_dir', 'outputs/many_sites', 'Where the CSV files go.'
+    'output_dir', 'outputs/many_sites', 'Folder for the CSV files.'
   )
   flags.DEFINE_bool('variances', True, 'Whether to measure the variances.')
   flags.DEFINE_bool('times', True, 'Whether to measure the times.')
-  flags.DEFINE_bool('smoke', False, 'A few draws of a few estimators.')
+  flags.DEFINE_bool('smoke', False, 'Makes a few draws of a few estimators.')
 
 
 if __name__ == '__main__':

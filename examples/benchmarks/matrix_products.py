@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The matrix products of a training step, and nothing else.
+"""Computes only the matrix products of a training step.
 
-How fast a machine multiplies matrices of these sizes limits how fast it can
-train: `semisupervised.py` compares its steps with this limit.
+A training step cannot be faster than its matrix products. `semisupervised.py`
+compares its steps with this limit.
 """
 
 import itertools
@@ -11,29 +11,32 @@ import tensorflow as tf
 
 
 def layers_of_step(batch_size, num_atoms):
-  """Products of a step of `SemiSupervisedVAE` in the sizes of the authors.
+  """Lists the matrix products of a step of `SemiSupervisedVAE`.
+
+  The layers have the sizes in the authors' code.
 
   Args:
-    batch_size: Python `int`, of unlabeled and of labeled images.
-    num_atoms: Python `int`, the labels of an unlabeled image.
+    batch_size: Python `int`, the number of unlabeled and of labeled images.
+    num_atoms: Python `int`, the number of labels of an unlabeled image.
 
   Returns:
     layers: List of `(rows, inputs, outputs, is_first)`. Nothing is
       differentiated with respect to the inputs of a first layer.
   """
   images = 2 * batch_size
-  rows = (num_atoms + 1) * batch_size  # with the known labels of the others
+  rows = (num_atoms + 1) * batch_size  # A labeled image has one label.
   classifier = [784, 256, 256, 256, 10]
   layers = [(images, n, m, n == 784) for n, m in itertools.pairwise(classifier)]
-  layers.append((images, 784, 128, True))  # the image's part of the encoder
+  # The first layer of the encoder has separate products for image and label.
+  layers.append((images, 784, 128, True))
   for network in ([128, 128, 16], [8, 128, 128, 784]):
     layers += [(rows, n, m, False) for n, m in itertools.pairwise(network)]
-  # The label's part of the first layers.
+  # These are the products for the label in encoder and decoder.
   return layers + [(rows, 10, 128, True)] * 2
 
 
 def num_operations(layers):
-  """Additions and multiplications of the forward and the backward pass."""
+  """Counts additions and multiplications in a forward and backward pass."""
   return sum(
     2 * rows * inputs * outputs * (2 if is_first else 3)
     for rows, inputs, outputs, is_first in layers
@@ -41,10 +44,10 @@ def num_operations(layers):
 
 
 def make_step(layers, num_steps):
-  """A compiled call that makes all products of `num_steps` steps.
+  """Returns a compiled function that runs all products of `num_steps` steps.
 
-  Each layer is linear. Its weights and inputs move a little at each step, so
-  that no product is the same as before and could be left out.
+  Each layer is linear. Its weights and inputs change a little at each step, so
+  that the compiler cannot reuse a previous product.
   """
   normal = tf.random.stateless_normal
   sizes = [

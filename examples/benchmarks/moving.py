@@ -1,28 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a step of the autoencoder with hard attention costs.
+"""Measures the time per training step of the model with hard attention.
 
-The model of section 5.4 of the paper in its sizes, float32 on the CPU. A step
-is: 64 digits binarized and placed anew, the objective, its gradient, Adam. The
-digits are in memory beforehand. In one process:
+The script compares `tfp_rb` with PyTorch. The model is that of section 5.4 of
+the paper, with the sizes of the paper, in float32 on the CPU. A step binarizes
+64 digits, places them at new locations, computes the objective and its
+gradient, and updates the variables with Adam. The digits are in memory
+beforehand. All rows run in one process:
 
 * tfp_rb: all methods of `examples/paper/moving_mnist.py`, compiled, with one
-  step in a call.
+  step per call.
 * 'one window, true location': the same step without an estimator, with `f` at
-  the location of the digit. Nothing that evaluates `f` can be faster.
-* 'RB, stacks by fit': the steps of RB by `model.fit` on a dataset of stacks of
-  batches, which it takes one by one.
-* 'attention and optimizer': no `f` at all, only the entropy of the location.
+  the location of the digit. No method that evaluates `f` can be faster.
+* 'RB, stacks by fit': the steps of RB in `model.fit` with a dataset of stacks
+  of batches, of which `fit` takes one at a time.
+* 'attention and optimizer': a step without `f`, only with the entropy of the
+  location.
 * PyTorch, eager, as a user would write it, with gathered windows in a loop over
   the locations.
 
-At equal weights, without noise, `f`, the attention and their gradients must be
-those of PyTorch before anything is timed. Then all rows take turns, `--rounds`
-times and in another order each. Memory is measured by `moving_memory.py`.
+Before it measures times, the script checks that `f`, the attention and their
+gradients equal those of PyTorch for the same weights without noise. Then all
+rows take turns, `--rounds` times and in a different order each time. To measure
+memory, run `moving_memory.py`.
 
   pip install -e '.[benchmarks]'
   python -m examples.benchmarks.moving
 
-Without torch only our rows are measured.
+Without PyTorch the script measures only the rows of `tfp_rb`.
 """
 
 import pathlib
@@ -51,7 +55,7 @@ TARGETS = (
 
 
 class WithoutEstimator(models.MovingVAE):
-  """The step with `f` at the true location, or without `f`."""
+  """A model whose step evaluates `f` at the true location, or not at all."""
 
   evaluates_f = True
 
@@ -67,7 +71,7 @@ class WithoutEstimator(models.MovingVAE):
     if self.evaluates_f:
       f = self.negative_bound(frames, truth[tf.newaxis], draw_seed)
       loss += tf.reduce_mean(f)
-    else:  # gradients of nothing, but the optimizer has them
+    else:  # These gradients are 0, but the optimizer still updates variables.
       networks = (self.encoder, self.decoder)
       unused = [v for n in networks for v in n.trainable_variables]
       loss += 0.0 * tf.add_n([tf.reduce_sum(v) for v in unused])
@@ -79,7 +83,10 @@ class AttentionOnly(WithoutEstimator):
 
 
 def make_data(num_steps):
-  """Digits of 0 to 255, `[num_steps, 64, 28, 28]`, and what they are."""
+  """Returns digits with pixels from 0 to 255, and the name of their source.
+
+  The digits have the shape `[num_steps, 64, 28, 28]`.
+  """
   mnist = datasets.load_mnist('embedded')
   order = np.random.default_rng(0).integers(
     len(mnist.train_images), size=[num_steps, experiment.BATCH_SIZE]
@@ -118,28 +125,28 @@ def our_rows(methods, digits, compiled=True, **size):
 
 
 def _fit_on_stacks(model, digits):
-  """A row that runs `model.fit` on one stack of all batches."""
+  """Returns a row that runs `model.fit` on one stack of all batches."""
   stacks = tf.data.Dataset.from_tensors(tf.constant(digits)).repeat()
   data = models.prepare_dataset(stacks)
 
   def run(first=None):
-    del first  # A stack is one element.
+    del first  # A stack is a single element, so all steps always run.
     model.fit(data, steps_per_epoch=1, verbose=0)
 
   return run, len(digits)
 
 
 def as_torch(values):
-  """Weights of our model, or gradients, in the order of PyTorch's networks."""
+  """Converts weights or gradients of our model to the layout of PyTorch."""
   axes = {4: [3, 2, 0, 1], 2: [1, 0], 1: [0]}
   return [np.transpose(x, axes[np.ndim(x)]) for x in values]
 
 
 def check(digits):
-  """Raises if attention, `f` or their gradients are not those of PyTorch."""
+  """Raises an error if `f`, attention or gradients differ from PyTorch's."""
   model = experiment.make_model('REINFORCE+', seed=0)
   last = model.encoder.layers[-1]
-  mask = np.arange(10) < 5  # scales of nearly nothing: `z` is the mean
+  mask = np.arange(10) < 5  # The scales become almost 0, so `z` is the mean.
   last.kernel.assign(np.where(mask, last.kernel, 0.0))
   last.bias.assign(np.where(mask, last.bias, -20.0))
   frames, _ = model.frames.place((digits > 127).astype(np.float32), [0, 0])
@@ -167,7 +174,7 @@ def check(digits):
   for p, value in zip(parameters, expected, strict=True):
     scale = np.abs(value).max()
     np.testing.assert_allclose(p.grad, value, rtol=1e-3, atol=1e-4 * scale)
-  print('torch: f, attention and their gradients are ours.')
+  print('PyTorch: f, the attention and their gradients equal ours.')
 
 
 def print_shares(times):
@@ -181,10 +188,10 @@ def print_shares(times):
 
 def main(argv):
   del argv
-  experiment.choose_emitters()  # as the script does
-  tf.get_logger().setLevel('ERROR')  # every method is a graph of its own
+  experiment.choose_emitters()  # The training script does this, too.
+  tf.get_logger().setLevel('ERROR')  # TensorFlow would warn of many graphs.
   digits, source = make_data(FLAGS.steps)
-  methods = list(dict.fromkeys([RB[1], *FLAGS.methods]))  # the others over RB
+  methods = list(dict.fromkeys([RB[1], *FLAGS.methods]))  # All ratios need RB.
   if FLAGS.smoke:
     size = {'compiled': False, 'frame': 36, 'channels': 2}
     rows, theirs, failed = our_rows([RB[1]], digits[:2], **size), {}, {}
@@ -196,21 +203,23 @@ def main(argv):
   rows, unable = step_times.warm_up(rows | theirs)
   times = step_times.measure(rows, 2 if FLAGS.smoke else FLAGS.rounds)
   folder = pathlib.Path(FLAGS.output_dir)
-  targets = () if FLAGS.smoke else TARGETS  # a small model tells nothing
+  targets = () if FLAGS.smoke else TARGETS  # They do not hold for small models.
   step_times.report(times, failed | unable, RB, source, targets, folder)
   print_shares(times)
 
 
 def define_flags():
-  """Of the script only: who imports it may import others with such flags."""
+  """Defines the flags of the script; an import of the module defines none."""
   names = list(experiment.METHODS)
-  flags.DEFINE_list('methods', names, f'{RB[1]}, and others of {names}.')
-  flags.DEFINE_integer('rounds', 11, 'How often each row is timed.')
-  flags.DEFINE_integer('steps', 10, 'In a round.')
-  flags.DEFINE_string(
-    'output_dir', 'outputs/moving_times', 'Where the CSV files go.'
+  flags.DEFINE_list(
+    'methods', names, f'Methods to time with {RB[1]}, among {names}.'
   )
-  flags.DEFINE_bool('smoke', False, 'Two steps of a small model.')
+  flags.DEFINE_integer('rounds', 11, 'How often each row is timed.')
+  flags.DEFINE_integer('steps', 10, 'Number of steps in a round.')
+  flags.DEFINE_string(
+    'output_dir', 'outputs/moving_times', 'Folder for the CSV files.'
+  )
+  flags.DEFINE_bool('smoke', False, 'Runs two steps of a small model.')
 
 
 if __name__ == '__main__':

@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exact gradient variance of the location in moving MNIST, at a checkpoint.
+"""Computes exact gradient variances for the location in moving MNIST.
 
-`f` is evaluated at all 4,624 locations of a frame, with one draw of `z` each.
-Given these numbers the variance of the gradient with respect to the logits of
-the location is a closed form for every estimator here, so that nothing is left
-to chance but the frames: where pairs of gradients (`moving_variance.py`) have
-heavy tails, this tells estimators apart.
+The script loads a checkpoint and evaluates `f` at all 4,624 locations of a
+frame, with one draw of `z` for each. Given these values, the variance of the
+gradient w.r.t. the logits of the location has a closed form for almost every
+estimator here, and only the choice of frames is random. The script can
+therefore distinguish estimators even if pairs of gradients
+(`moving_variance.py`) have heavy tails.
 
   python -m examples.benchmarks.moving_exact_variance \\
     --checkpoint=outputs/moving_mnist/RB-REINFORCE+/0/last.keras
 
-Printed is the total variance for one frame, the mean over test frames with an
-interval of 95 % (normal, over the frames); its ratio to that of RB-REINFORCE+,
-with an interval of 95 % (bootstrap of frames); and in how many frames it is
-lower than that of RB-REINFORCE+. The variance of a pooled budget is a mean over
-300 estimates for pools of 64 frames, since it has no closed form.
+The script prints the total variance per frame, as a mean over test frames with
+a 95 % interval (normal, over the frames); the ratio of this variance to that of
+RB-REINFORCE+, with a 95 % interval (bootstrap of frames); and the share of
+frames in which it is lower than that of RB-REINFORCE+. The variance of a pooled
+budget has no closed form; the script takes the mean over 300 estimates for
+pools of 64 frames.
 """
 
 import functools
@@ -52,12 +54,12 @@ def of_independent_draws(row, num_summed, num_draws):
   """Returns the variance of REINFORCE+ if every atom has its own draw `z'`.
 
   Each atom contributes the variance of its `f(z')`. The draws from the rest
-  also contribute that of `(f - E[f]) s`.
+  also contribute the variance of `(f - E[f]) s`, where `s` is the score.
 
   Args:
-    row: `Row`, values in the order of their probabilities.
+    row: `Row`, with values in the order of their probabilities.
     num_summed: Python `int`.
-    num_draws: Python `int`, from the rest.
+    num_draws: Python `int`, the number of draws from the rest.
 
   Returns:
     variance: Python `float`.
@@ -81,13 +83,14 @@ def of_leave_one_out(row, num_summed, num_draws):
   """Returns the variance with the leave-one-out baseline of REINFORCE.
 
   Draw `j` has the level `b + a (mean of phi over the other draws)`, where `phi`
-  is `f` minus its mean over the rest. The estimate is a constant plus a mean
-  over the draws, and a sum over pairs of draws that is uncorrelated with it.
+  is `f` minus its mean over the rest. The estimate is the sum of a constant, a
+  mean over the draws, and a sum over pairs of draws. The last two are
+  uncorrelated.
 
   Args:
-    row: `Row`, values in the order of their probabilities.
+    row: `Row`, with values in the order of their probabilities.
     num_summed: Python `int`, at least 1 if `num_draws` is 1.
-    num_draws: Python `int`, from the rest.
+    num_draws: Python `int`, the number of draws from the rest.
 
   Returns:
     variance: Python `float`.
@@ -98,13 +101,14 @@ def of_leave_one_out(row, num_summed, num_draws):
   p = q[num_summed:] / mass
   mean = p @ row.f[num_summed:]
   phi, above = row.f[num_summed:] - mean, row.f[:num_summed] - mean
-  if num_draws == 1:  # There is no other draw: the level is one of the atoms.
+  if num_draws == 1:  # With no other draw, the level comes from the atoms.
     distance, a = -np.average(above, weights=1.0 / q[:num_summed]), 0.0
   else:
     share = mass / (2.0 * (num_draws - 1) ** 2)
     distance, a = -share * (q[:num_summed] @ above), 1.0 - share * (1.0 - mass)
-  # The score is `sigma + t`, where `sigma` is its mean over the rest. It is
-  # `p - q` there, and `-q` at the summed values; `t` is `e(z) - p`.
+  # The score is `sigma + t`, where `sigma` is the mean of the score over the
+  # rest, and `t` is `e(z) - p`. The entries of `sigma` are `p - q` for values
+  # in the rest, and `-q` for summed values.
   sigma = p - q[num_summed:]
   along = sigma - p @ sigma  # `t . sigma`
   norm_of_mean = np.sum(sigma**2) + np.sum(q[:num_summed] ** 2)
@@ -119,19 +123,20 @@ def of_leave_one_out(row, num_summed, num_draws):
 
 def of_budget(row, budget):
   """Returns the variance of `rao_blackwellize(..., budget=budget)`."""
-  left = np.cumsum(row.q[::-1])[::-1][:budget]  # the mass of the rest
+  left = np.cumsum(row.q[::-1])[::-1][:budget]  # The mass of the rest.
   num_summed = int(np.argmin(left / (budget - np.arange(budget))))
   return of_leave_one_out(row, num_summed, budget - num_summed)
 
 
 def of_pools(rows, budget_per_row, num_frames=64, num_estimates=300):
-  """Returns variances of the frames, with one budget for each 64 of them.
+  """Returns the variance for each frame, with one budget for every 64 frames.
 
   Args:
     rows: List of `Row`.
     budget_per_row: Python `float`.
-    num_frames: Python `int`, frames of a pool.
-    num_estimates: Python `int`, gradients that are compared with the exact one.
+    num_frames: Python `int`, the number of frames in a pool.
+    num_estimates: Python `int`, the number of gradients that are compared with
+      the exact one.
 
   Returns:
     variances: Array of shape `[len(rows)]`.
@@ -143,14 +148,14 @@ def of_pools(rows, budget_per_row, num_frames=64, num_estimates=300):
       np.stack([getattr(row, name) for row in rows[first : first + num_frames]])
       for name in ('q', 'f')
     )
-    # A constant baseline keeps digits, and changes nothing else.
+    # Subtracting a constant avoids rounding errors, and changes nothing else.
     f -= np.sum(q * f, axis=1, keepdims=True)
     found.append(_mean_squared_error(estimator, q, f, num_estimates))
   return np.concatenate(found)
 
 
 def _mean_squared_error(estimator, q, f, num_estimates):
-  """Of the gradient w.r.t. the logits, for each row of tables `q` and `f`."""
+  """Returns the mean squared error of the gradient w.r.t. logits, per row."""
   logits, table = tf.constant(np.log(np.maximum(q, 1e-300))), tf.constant(f)
 
   @tf.function(autograph=False)
@@ -163,7 +168,8 @@ def _mean_squared_error(estimator, q, f, num_estimates):
         estimator,
         seed=seed,
       )
-    error = tape.gradient(value, logits) - q * f  # E[f] is 0
+    # The exact gradient is `q * f`, because E[f] is 0.
+    error = tape.gradient(value, logits) - q * f
     return tf.reduce_sum(error**2, axis=-1)
 
   errors = [squared_error(tf.constant([0, i])) for i in range(num_estimates)]
@@ -171,7 +177,8 @@ def _mean_squared_error(estimator, q, f, num_estimates):
 
 
 plus, loo = of_independent_draws, of_leave_one_out
-# Evaluations of `f`, name, variance of a `Row`.
+# Each row has the number of evaluations of `f`, a name, and a callable that
+# returns the variance for a `Row`.
 ROWS = [
   (2, 'REINFORCE+', lambda row: plus(row, 0, 1)),
   (2, 'leave-one-out', lambda row: loo(row, 0, 2)),
@@ -186,17 +193,17 @@ ROWS = [
   (12, 'budget=12', functools.partial(of_budget, budget=12)),
 ]  # fmt: skip
 
-POOLS = (2, 4, 6, 12)  # evaluations of `f` per frame
+POOLS = (2, 4, 6, 12)  # The evaluations of `f` per frame.
 
 
 def rows_of(model, frames, seed, most_windows=8192):
-  """`f` everywhere: a `Row` for each frame.
+  """Evaluates `f` at all locations, and returns a `Row` for each frame.
 
   Args:
     model: A `MovingVAE`.
     frames: Binary `Tensor` of shape `[B, size, size]`.
     seed: Python `int`.
-    most_windows: Python `int`, windows in one call.
+    most_windows: Python `int`, the maximum number of windows in one call.
 
   Returns:
     rows: List of `Row`, the most probable location first.
@@ -219,7 +226,7 @@ def rows_of(model, frames, seed, most_windows=8192):
 
 
 def ratio_interval(values, base, num_resamples=4000):
-  """95 % interval of the ratio of means of two columns, by bootstrap."""
+  """Returns a bootstrap 95 % interval of the ratio of two means."""
   picks = np.random.default_rng(0).integers(
     len(values), size=[num_resamples, len(values)]
   )
@@ -228,7 +235,7 @@ def ratio_interval(values, base, num_resamples=4000):
 
 
 def table(rows, about):
-  """Dictionaries for `gradient_variance.write` and `plot`; prints them."""
+  """Prints the table; returns it for `gradient_variance.write` and `plot`."""
   found = {
     (calls, name): np.array([variance(row) for row in rows])
     for calls, name, variance in ROWS
@@ -281,17 +288,17 @@ def main(argv):
   lines = table(rows_of(model, frames, seed=0), about)
   gradient_variance.write(output / 'exact.csv', lines)
   gradient_variance.plot(output / 'exact.png', lines, 'logits')
-  print(f'Table and figure are in {output}.')
+  print(f'The table and the figure are in {output}.')
 
 
 def define_flags():
-  flags.DEFINE_integer('num_frames', 256, 'Test frames.')
+  flags.DEFINE_integer('num_frames', 256, 'Number of test frames.')
   flags.DEFINE_string('checkpoint', None, 'A `.keras` file of a run.')
   flags.DEFINE_enum(
-    'source', 'auto', ['auto', 'tfds', 'embedded'], 'Which MNIST.'
+    'source', 'auto', ['auto', 'tfds', 'embedded'], 'Source of MNIST.'
   )
   flags.DEFINE_string(
-    'output_dir', 'outputs/moving_variance', 'Where everything goes.'
+    'output_dir', 'outputs/moving_variance', 'Folder for all output files.'
   )
   flags.mark_flag_as_required('checkpoint')
 

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Peak memory of a process that trains the autoencoder with hard attention.
+"""Measures the peak memory of training the autoencoder with hard attention.
 
-The script runs `examples/paper/moving_mnist.py` for an epoch of every method,
-each in its own process: loading MNIST, compilation, training, evaluation,
-checkpoints and figures. The script sets `MALLOC_ARENA_MAX=1`, unless it is set
-already: on Linux all threads then share one heap, which saves 70 MB.
+The script runs `examples/paper/moving_mnist.py` for one epoch of every method,
+each in its own process. The peak includes loading MNIST, compilation, training,
+evaluation, checkpoints and figures. Unless `MALLOC_ARENA_MAX` is already set,
+the script sets it to 1: on Linux all threads then share one heap, which saves
+70 MB.
 
   python -m examples.benchmarks.moving_memory
 
-What the kernel says of a process counts the memory of who started it, which is
-why TensorFlow is not imported here. Not for Windows.
+The kernel counts the memory of the parent process in the peak of its child, so
+this script does not import TensorFlow. Windows is not supported.
 """
 
 import csv
@@ -31,7 +32,7 @@ MOST_MEGABYTES = 1.5 * 2**30 / 1e6
 
 
 def peak_megabytes(method, smoke=False):
-  """Of a process that trains this method for an epoch: peak, and its data."""
+  """Trains a method for one epoch; returns the peak memory and the data."""
   with tempfile.TemporaryDirectory() as folder:
     command = [
       sys.executable, '-m', 'examples.paper.moving_mnist',
@@ -51,7 +52,7 @@ def peak_megabytes(method, smoke=False):
       process.returncode = os.waitstatus_to_exitcode(status)
     text = printed.read_text()
     if process.returncode:
-      raise RuntimeError(f'{method} failed:\n{text[-2000:]}')
+      raise RuntimeError(f'{method} failed. It printed:\n{text[-2000:]}')
   unit = 1 if sys.platform == 'darwin' else 1024
   (data,) = (x for x in text.splitlines() if x.startswith('Data: '))
   return usage.ru_maxrss * unit / 1e6, data.removeprefix('Data: ')
@@ -73,9 +74,11 @@ def main(argv):
 
 
 if __name__ == '__main__':
-  flags.DEFINE_list('methods', list(METHODS), f'Of {list(METHODS)}.')
-  flags.DEFINE_bool('smoke', False, 'A small model and few images.')
+  flags.DEFINE_list(
+    'methods', list(METHODS), f'Methods to measure, among {list(METHODS)}.'
+  )
+  flags.DEFINE_bool('smoke', False, 'Uses a small model and few images.')
   flags.DEFINE_string(
-    'output_dir', 'outputs/moving_times', 'Where the CSV file goes.'
+    'output_dir', 'outputs/moving_times', 'Folder for the CSV file.'
   )
   app.run(main)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The autoencoder with hard attention in PyTorch, as a user would write it.
+"""Implements the autoencoder with hard attention in PyTorch, for `moving.py`.
 
-With gathered windows, in a loop over the locations. For `moving.py`.
+The code is what a user would write: it gathers windows in a loop over the
+locations.
 """
 
 import functools
@@ -20,7 +21,7 @@ INSTALL = "not installed: pip install -e '.[benchmarks]'"
 
 
 def make_networks():
-  """Attention, encoder and decoder."""
+  """Returns the attention, the encoder and the decoder."""
   nn = torch.nn
   convolutions = []
   for before, after in ((1, CHANNELS), (CHANNELS,) * 2, (CHANNELS,) * 2):
@@ -42,7 +43,7 @@ def make_networks():
 
 
 def place(digits):
-  """Digits at random places of empty frames."""
+  """Places digits at random locations of empty frames."""
   batch = torch.arange(len(digits))[:, None, None]
   starts = torch.randint(FRAME - WINDOW, [2, len(digits), 1])
   rows, columns = starts + torch.arange(WINDOW)
@@ -52,7 +53,7 @@ def place(digits):
 
 
 def negative_bound(networks, frames, locations):
-  """`f(x, l)` of binary frames and numbers of pixels, one draw of `z`."""
+  """Returns `f(x, l)` for binary frames and locations, with one draw of `z`."""
   half = WINDOW // 2
   padded = torch.nn.functional.pad(frames, [half, half - 1] * 2)
   rows, columns = (
@@ -79,7 +80,7 @@ def negative_bound(networks, frames, locations):
 
 
 def reinforce_plus(f, log_probs, location):
-  """The score function; its baseline is `f` at another draw."""
+  """Returns the score function loss; the baseline is `f` at another draw."""
   value = f(location)
   with torch.no_grad():
     other = f(torch.multinomial(log_probs.exp(), 1)[:, 0])
@@ -88,7 +89,7 @@ def reinforce_plus(f, log_probs, location):
 
 
 def rao_blackwellized(f, log_probs, num_summed=5):
-  """The most probable locations are summed, another drawn from the rest."""
+  """Sums the most probable locations, and draws another one from the rest."""
   return torch_estimators.rao_blackwellized(
     reinforce_plus, f, log_probs, num_summed
   )
@@ -104,7 +105,7 @@ def log_probs_of(networks, frames):
 
 
 def rows(digits):
-  """PyTorch's rows, and of missing ones the reasons."""
+  """Returns the rows of PyTorch, and the reasons for missing rows."""
   if torch is None:
     return {}, {('torch', ''): INSTALL}
   batches = [torch.tensor(batch).float() / 255.0 for batch in digits]

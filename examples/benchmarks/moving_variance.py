@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradient variance of the autoencoder with hard attention at a checkpoint.
+"""Measures gradient variances of the autoencoder with hard attention.
 
-64 frames of test digits are held fixed, and the gradient of their mean loss is
-taken again and again with other locations and other Gaussian noise.
+The script loads a checkpoint and keeps 64 frames of test digits fixed. It
+computes the gradient of their mean loss many times, with different locations
+and different Gaussian noise.
 
   python -m examples.benchmarks.moving_variance \\
     --checkpoint=outputs/moving_mnist/RB-REINFORCE+/0/last.keras
 
-Printed is the total variance (the trace of the covariance), half the mean
-squared distance of independent pairs of gradients, with an interval of 95 %
-(normal, over the pairs), by the parameters of the attention and by those of
-encoder and decoder; and how often `f` is evaluated for an image.
+The script prints the number of evaluations of `f` per image, and the total
+variance of the gradient (the trace of the covariance) w.r.t. the parameters of
+the attention, and w.r.t. those of encoder and decoder. This variance is half
+the mean squared distance of independent pairs of gradients, with a 95 %
+interval (normal, over the pairs).
 """
 
 import functools
@@ -35,7 +37,8 @@ def _score(baseline, num_samples=1, **split):
   return tfp_rb.rao_blackwellize(estimator, **split) if split else estimator
 
 
-# Evaluations of `f`, name, estimator.
+# Each row has the number of evaluations of `f`, a name, and a callable that
+# returns an estimator.
 ROWS = [
   (2, 'REINFORCE+', lambda: _score(independent())),
   (2, 'leave-one-out', lambda: _score(loo(), 2)),
@@ -51,10 +54,10 @@ ROWS = [
 
 
 def model_of(estimator, start):
-  """The model at the checkpoint, with this estimator."""
+  """Returns the model at the checkpoint, with the given estimator."""
   saved = keras.models.load_model(start)
   config = {**saved.get_config(), 'entropy_weight': saved.entropy_weight}
-  if callable(saved.entropy_weight):  # a schedule: as it stands there
+  if callable(saved.entropy_weight):  # It is a schedule of the step number.
     weight = saved.entropy_weight(saved.optimizer.iterations)
     config['entropy_weight'] = float(weight)
   del config['estimator']
@@ -68,7 +71,7 @@ def loss_of(model, frames, seed):
 
 
 def variable_groups(model):
-  """Variables of the attention, and of encoder and decoder."""
+  """Returns the variables of the attention, and those of the other networks."""
   groups = {
     'attention': (model.convolutions, model.attention),
     'others': (model.encoder, model.decoder),
@@ -83,7 +86,10 @@ def main(argv):
   del argv
   unknown = set(FLAGS.estimators) - {row[1] for row in ROWS}
   if unknown:
-    raise app.UsageError(f'`--estimators` has {unknown}, which are no rows.')
+    raise app.UsageError(
+      '`--estimators` must be among the names that `--help` lists; got '
+      f'{sorted(unknown)}.'
+    )
   output = pathlib.Path(FLAGS.output_dir)
   output.mkdir(parents=True, exist_ok=True)
   mnist = datasets.load_mnist(FLAGS.source)
@@ -111,21 +117,23 @@ def main(argv):
         about,
       )
     )
-    # Written after each row, so that a stopped run keeps its results.
+    # The files are written after each row, so that a stopped run keeps them.
     gradient_variance.write(output / 'variances.csv', rows)
     gradient_variance.plot(output / 'variances.png', rows, 'attention')
 
 
 if __name__ == '__main__':
   names = list(dict.fromkeys(row[1] for row in ROWS))
-  flags.DEFINE_list('estimators', names, f'Of {names}.')
+  flags.DEFINE_list(
+    'estimators', names, f'Estimators to measure, among {names}.'
+  )
   flags.DEFINE_integer('num_pairs', 500, 'Pairs of gradients for each row.')
   flags.DEFINE_string('checkpoint', None, 'A `.keras` file of a run.')
   flags.DEFINE_enum(
-    'source', 'auto', ['auto', 'tfds', 'embedded'], 'Which MNIST.'
+    'source', 'auto', ['auto', 'tfds', 'embedded'], 'Source of MNIST.'
   )
   flags.DEFINE_string(
-    'output_dir', 'outputs/moving_variance', 'Where everything goes.'
+    'output_dir', 'outputs/moving_variance', 'Folder for all output files.'
   )
   flags.mark_flag_as_required('checkpoint')
   app.run(main)

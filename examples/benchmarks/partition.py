@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a partition, and the library around `f`, costs.
+"""Measures the cost of a partition, and the overhead of `tfp_rb.expectation`.
 
-1. Top-5 and one draw from the rest of a batch of logits, over one
-   `log_softmax` of the same logits.
-2. `tfp_rb.expectation` with an MLP as `f`, forward and backward, over the same
-   surrogate written out by hand at the same atoms.
-3. Products: the 16 best joint values and one draw from the rest.
+The script measures:
 
-All compiled by XLA in one process, float32, the two sides of each ratio called
-in turn; printed are medians and quartiles of the times and of the ratios.
+1. the time of a partition (the 5 best values and one draw from the rest) of a
+   batch of logits, relative to one `log_softmax` of the same logits;
+2. the time of `tfp_rb.expectation` with an MLP as `f`, forward and backward,
+   relative to hand-written code for the same surrogate at the same atoms;
+3. the time of a partition of product distributions (the 16 best joint values
+   and one draw from the rest).
+
+XLA compiles all functions, in one process and in float32. The two sides of each
+ratio are called in turn. The script prints medians and quartiles of the times
+and of the ratios.
 
   python -m examples.benchmarks.partition
 """
@@ -23,8 +27,10 @@ import tensorflow_probability as tfp
 
 import tfp_rb
 
-_REPEATS = flags.DEFINE_integer('repeats', 60, 'Calls of each function.')
-_SMOKE = flags.DEFINE_bool('smoke', False, 'Small sizes, few calls.')
+_REPEATS = flags.DEFINE_integer(
+  'repeats', 60, 'Number of calls of each function.'
+)
+_SMOKE = flags.DEFINE_bool('smoke', False, 'Uses small sizes and few calls.')
 
 tfd = tfp.distributions
 
@@ -36,7 +42,7 @@ def compiled(function):
 
 
 def milliseconds(functions, repeats):
-  """Times the functions in turn: array of shape `[repeats, functions]`."""
+  """Times the functions in turn; returns shape `[repeats, functions]`."""
   for function in functions:
     function()
     function()
@@ -55,7 +61,7 @@ def quartiles(x):
 
 
 def largest_tensor(function, *args):
-  """Number of elements of the largest array in the compiled program."""
+  """Returns the size of the largest array in the compiled program."""
   program = function.experimental_get_compiler_ir(*args)(stage='optimized_hlo')
   shapes = re.findall(r'[a-z]+[0-9]+\[([0-9,]+)\]', program)
   return max(np.prod([int(n) for n in s.split(',')]) for s in shapes)
@@ -74,7 +80,8 @@ def partition_over_log_softmax(rows, size):
     p = tfp_rb.partition(tfd.Categorical(logits=logits), 5)
     return p.values, p.weights, p.rest_weight, p.sample_rest(1, seed)
 
-  # The result of `log_softmax` is not copied to numpy: that is not its cost.
+  # The result of `log_softmax` is not copied to NumPy, because the copy is not
+  # part of its cost.
   base = lambda: log_softmax(logits)[0, 0]
   times = milliseconds([base, lambda: partition(logits, seed)], _REPEATS.value)
   largest = largest_tensor(partition, logits, seed) / (rows * size)
@@ -87,7 +94,7 @@ def partition_over_log_softmax(rows, size):
 
 
 def expectation_over_by_hand(rows=64, size=100, width=512):
-  """An MLP of one-hot atoms and an image-sized input, 6 atoms."""
+  """Times an MLP with 6 one-hot atoms and an image-sized input."""
   weights = [
     tf.random.stateless_normal(shape, seed=[i, 5]) / shape[0] ** 0.5
     for i, shape in enumerate([(784 + size, width), (width, width), (width, 1)])
@@ -166,10 +173,16 @@ def products(rows=32, num_summed=16, num_bernoullis=200, sites=20, size=50):
 
 def main(argv):
   del argv
-  print('Top-5 and one draw from the rest over log_softmax (target: 3)')
+  print(
+    'Time of the 5 best values and one draw from the rest, relative to '
+    'log_softmax (target: 3)'
+  )
   for rows, size in ((2, 100),) if _SMOKE.value else _SIZES:
     partition_over_log_softmax(rows, size)
-  print('\nexpectation over the surrogate by hand, MLP (target: 1.05)')
+  print(
+    '\nTime of expectation with an MLP, relative to hand-written code (target: '
+    '1.05)'
+  )
   expectation_over_by_hand()
   print('\nProducts')
   products(*(2, 2, 3, 2, 3) if _SMOKE.value else ())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One budget for a batch against a budget for each row, on random batches.
+"""Compares one budget for a batch with a budget for each row.
 
 Each problem is a batch of 8 categorical variables and a table of `f`. The
 script compares the variance of the gradient w.r.t. the logits, summed over the
@@ -11,10 +11,11 @@ batch, of two estimators with the same number of evaluations of `f`:
   python -m examples.benchmarks.pooled
 
 The rows of a 'mixed' batch differ in their concentration; those of a
-'concentrated' or 'flat' batch are alike. `f` is random, has an offset, or is
-low at the most probable values. A variance is the mean squared distance of
+'concentrated' or 'flat' batch are similar. `f` is random, has an offset, or is
+low at the most probable values. Each variance is the mean squared distance of
 `--estimates` gradients from the exact one. The script prints quantiles of the
-ratio of the two variances, and writes them and a figure to `--output_dir`.
+ratio of the two variances, and writes all variances and a figure to
+`--output_dir`.
 """
 
 import csv
@@ -35,7 +36,7 @@ import matplotlib.pyplot as plt
 
 FLAGS = flags.FLAGS
 NUM_ROWS = 8
-SCALES = {  # of normal logits
+SCALES = {  # The scales of the normal logits.
   'mixed': (0.2, 1.0, 4.0, 8.0), 'concentrated': (4.0, 8.0, 12.0),
   'flat': (0.1, 0.5),
 }  # fmt: skip
@@ -49,13 +50,13 @@ def random_problem(rng, kind, cost, num_values):
   table = rng.normal(size=logits.shape)
   if cost == 'offset':
     table += 5.0
-  if cost == 'low':  # as the cost of a model that has been trained
+  if cost == 'low':  # A trained model has such costs.
     table -= tf.nn.log_softmax(logits).numpy()
   return logits, table
 
 
 def variance_of(estimator, num_values):
-  """Returns a compiled function of logits, table and seeds: the variance."""
+  """Returns a compiled function from logits, table and seeds to a variance."""
   shape = [NUM_ROWS, num_values]
   own = tf.range(NUM_ROWS)
 
@@ -92,7 +93,7 @@ def variance_of(estimator, num_values):
 
 
 def compare(num_batches):
-  """Yields a dictionary for each problem."""
+  """Yields a dictionary with both variances for each problem."""
   per_row = lambda n: tfp_rb.rao_blackwellize(
     tfp_rb.REINFORCE(tfp_rb.baselines.LeaveOneOut()), budget=n
   )
@@ -121,13 +122,16 @@ def compare(num_batches):
 
 
 def report(problems, output):
-  """Prints quantiles of the ratio, and writes CSV and figure."""
+  """Prints quantiles of the ratio, and writes a CSV file and a figure."""
   output.mkdir(parents=True, exist_ok=True)
   with (output / 'pooled.csv').open('w', newline='') as file:
     writer = csv.DictWriter(file, list(problems[0]))
     writer.writeheader()
     writer.writerows(problems)
-  print('Variance of a pool over that of a budget per row, quantiles:')
+  print(
+    'The ratio of variances, pooled budget to budget per row, has these '
+    'quantiles:'
+  )
   print(f'{"":28s}{"number":>8s}{"5 %":>10s}{"median":>10s}{"95 %":>10s}')
   figure, axis = plt.subplots(figsize=(7, 4), layout='constrained')
   for kind in SCALES:
@@ -149,7 +153,7 @@ def report(problems, output):
   axis.axvline(1.0, color='0.5', linewidth=0.8)
   axis.set(
     xscale='log',
-    xlim=(1e-5, 3.0),  # The lowest ratios are those of gradients without noise.
+    xlim=(1e-5, 3.0),  # Lower ratios belong to gradients without noise.
     xlabel='variance of a pool / variance of a budget per row',
     ylabel='share of batches',
     title='Equal evaluations of f, random batches of 8 rows',
@@ -163,12 +167,16 @@ def main(argv):
   del argv
   problems = list(compare(FLAGS.batches))
   report(problems, pathlib.Path(FLAGS.output_dir))
-  print(f'Table and figure are in {FLAGS.output_dir}.')
+  print(f'The table and the figure are in {FLAGS.output_dir}.')
 
 
 if __name__ == '__main__':
-  flags.DEFINE_integer('batches', 27, 'Batches for each of nine settings.')
+  flags.DEFINE_integer(
+    'batches', 27, 'Number of batches for each of nine settings.'
+  )
   flags.DEFINE_integer('estimates', 4000, 'Gradients for each variance.')
   flags.DEFINE_integer('seed', 0, 'Seed of the problems.')
-  flags.DEFINE_string('output_dir', 'outputs/pooled', 'Where everything goes.')
+  flags.DEFINE_string(
+    'output_dir', 'outputs/pooled', 'Folder for all output files.'
+  )
   app.run(main)

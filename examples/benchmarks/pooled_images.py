@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which images a pooled budget evaluates more than once.
+"""Shows which images a pooled budget evaluates more than once.
 
 `tfp_rb.pooled(budget_per_row=1.25)` makes 80 evaluations of `f` for a batch of
-64 images: one for each image, and 16 for the labels in doubt. The script shows
-where these go. It takes the classifier of the warm start of
+64 images: one for each image, and 16 for uncertain labels. The script shows
+which images receive these 16. It takes the classifier of the warm start of
 `examples/paper/semisupervised_mnist.py` (or of `--checkpoint`) and the test
 images of MNIST, and makes one estimate for each batch.
 
   python -m examples.benchmarks.pooled_images
 
-The figure has a row of images for each number of evaluations, the first ones of
-the test set. Above an image are its two most probable labels. The table has the
-number of images with each number of evaluations.
+The figure has a row for each number of evaluations, with the first such images
+of the test set. Above each image are its two most probable labels. The table
+has the number of images for each number of evaluations.
 """
 
 import collections
@@ -33,12 +33,12 @@ import matplotlib.pyplot as plt
 FLAGS = flags.FLAGS
 BATCH_SIZE = 64
 BUDGET_PER_ROW = 1.25
-SHOWN = (1, 2, 3, 5)  # The last row shows at least as many evaluations.
+SHOWN = (1, 2, 3, 5)  # The last row shows 5 or more evaluations.
 NUM_COLUMNS = 10
 
 
 def evaluate(start, images):
-  """Returns what one estimate per batch does, for each image.
+  """Makes one estimate per batch, and counts evaluations for each image.
 
   Args:
     start: `pathlib.Path` of the checkpoint.
@@ -64,14 +64,14 @@ def evaluate(start, images):
 
 
 def percent(share):
-  """Formats a share; neither a small nor a large one is rounded off."""
+  """Formats a share, without rounding it to 0 % or 100 %."""
   if share < 0.001:
     return '< 0.1 %'
   return '> 99.9 %' if share > 0.999 else f'{100.0 * share:.1f} %'
 
 
 def group_of(evaluations, number):
-  """Returns which images have this number of evaluations, and its name."""
+  """Returns a mask of images with a number of evaluations, and its label."""
   if number == SHOWN[-1]:
     return evaluations >= number, f'{number} or more'
   return evaluations == number, str(number)
@@ -106,7 +106,7 @@ def plot(path, binary, probs, evaluations):
     )  # fmt: skip
     for axis in row:
       axis.set(xticks=[], yticks=[])
-      axis.spines[:].set_visible(False)  # There may be too few images.
+      axis.spines[:].set_visible(False)  # A row may have too few images.
     for axis, i in zip(row, np.flatnonzero(chosen)):
       axis.spines[:].set(visible=True, color='0.8')
       draw_image(axis, binary[i], probs[i])
@@ -142,7 +142,7 @@ def main(argv):
   start = pathlib.Path(FLAGS.checkpoint)
   if not start.exists():
     raise app.UsageError(
-      f'`--checkpoint` must be a file; got {start}. '
+      f'`--checkpoint` must be an existing file; got {start}. '
       'Run examples/paper/semisupervised_mnist.py, which writes a warm start.'
     )
   images = datasets.load_mnist(FLAGS.source).test_images
@@ -150,20 +150,20 @@ def main(argv):
   binary, probs, evaluations = evaluate(start, images)
   write(output / 'images.csv', evaluations)
   plot(output / 'images.png', binary, probs, evaluations)
-  print(f'Table and figure are in {output}.')
+  print(f'The table and the figure are in {output}.')
 
 
 def define_flags():
   flags.DEFINE_string(
     'checkpoint',
     'outputs/semisupervised_mnist/warm_start.npz',
-    '`.keras`, or a warm start.',
+    'A `.keras` file, or a warm start.',
   )
   flags.DEFINE_enum(
-    'source', 'auto', ['auto', 'tfds', 'embedded'], 'Which MNIST.'
+    'source', 'auto', ['auto', 'tfds', 'embedded'], 'Source of MNIST.'
   )
   flags.DEFINE_string(
-    'output_dir', 'outputs/pooled_images', 'Where everything goes.'
+    'output_dir', 'outputs/pooled_images', 'Folder for all output files.'
   )
 
 

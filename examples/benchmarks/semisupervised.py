@@ -1,30 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a step of the semi-supervised autoencoder costs, here and elsewhere.
+"""Measures the time per training step of the semi-supervised autoencoder.
 
-The model of section 5.3 of the paper in the sizes of the authors' code, float32
-on the CPU. A step is: 64 unlabeled and 64 labeled images binarized anew, the
-objective (weights 0.9 and 0.1, exact entropy), its gradient, Adam. The images
-are in memory beforehand. In one process:
+The script compares `tfp_rb` with PyTorch and storchastic. The model is that of
+section 5.3 of the paper, with the sizes of the authors' code, in float32 on the
+CPU. A step binarizes 64 unlabeled and 64 labeled images, computes the objective
+(weights 0.9 and 0.1, exact entropy) and its gradient, and updates the variables
+with Adam. The images are in memory beforehand. All rows run in one process:
 
-* tfp_rb: all methods of `examples/paper/semisupervised_mnist.py`, in a bare
-  loop over a compiled `train_step` of 37 steps. For RB also an epoch of
-  `model.fit`, and the same epoch with that loop.
-* PyTorch, eager, as a user would write it: one encoder and decoder forward for
-  each category, in a loop. RB loops over the most probable one and one drawn
-  from the rest, Exact over all ten; `torch.optim.Adam`. Once more with the
-  loss compiled by `torch.compile`.
-* storchastic: `RaoBlackwellSF` and `Expect` on the same networks; it evaluates
-  the categories of an image in one batch.
+* tfp_rb: all methods of `examples/paper/semisupervised_mnist.py`, in a plain
+  loop over a compiled `train_step` that runs 37 steps. For RB the script also
+  measures an epoch of `model.fit`, and the same epoch with the plain loop.
+* PyTorch, eager, as a user would write it: a loop with one pass through encoder
+  and decoder for each category, and `torch.optim.Adam`. RB loops over the most
+  probable category and one drawn from the rest, Exact over all ten. A further
+  row compiles the loss with `torch.compile`.
+* storchastic: `RaoBlackwellSF` and `Expect` on the same networks; storchastic
+  evaluates the categories of an image in one batch.
 
-At equal weights, without noise, the gradients of all three must agree
-before anything is timed. Then all rows take turns, `--rounds` times and in
-another order each. Printed are medians and quartiles of the milliseconds of a
-step, the medians over rounds of the ratios to our RB, and the targets.
+Before it measures times, the script checks that the gradients of all three
+libraries agree for the same weights without noise. Then all rows take turns,
+`--rounds` times and in a different order each time. The script prints medians
+and quartiles of the milliseconds per step, the ratio of each median to that of
+our RB, and for each target the median of the ratio over the rounds.
 
   pip install -e '.[benchmarks]'
   python -m examples.benchmarks.semisupervised
 
-Without torch or storchastic only our rows are measured.
+Without PyTorch or storchastic, the script leaves out their rows.
 """
 
 import functools
@@ -46,7 +48,7 @@ LAYERS = matrix_products.layers_of_step(BATCH_SIZE, num_atoms=2)
 PRODUCTS = ('tfp_rb', 'RB, matrix products alone')
 FIT, BARE = ('tfp_rb', 'RB, epoch by fit'), ('tfp_rb', 'RB, epoch, bare loop')
 
-# Numerator, denominator, and whether their ratio is at least or at most that.
+# Each target has a numerator, a denominator, and a bound for their ratio.
 TARGETS = (
   (('torch', 'RB'), RB, 'at least', 3.0),
   (('torch', 'Exact'), ('tfp_rb', 'Exact'), 'at least', 3.0),
@@ -60,9 +62,9 @@ TARGETS = (
 
 
 def make_data(num_calls, per_call):
-  """Images of 0 to 255, again, and labels: `[num_calls, per_call, 64, ...]`.
+  """Returns unlabeled images, labeled images and labels, and their source.
 
-  And what they are.
+  Pixels are between 0 and 255. The shapes are `[num_calls, per_call, 64, ...]`.
   """
   mnist = datasets.load_mnist('embedded')
   images = mnist.train_images.reshape([-1, NUM_PIXELS])
@@ -73,7 +75,7 @@ def make_data(num_calls, per_call):
 
 
 def our_rows(methods, data, num_calls, compiled=True):
-  """The methods, and `fit` against the bare loop: rows by their names."""
+  """Returns rows by name: the methods, and `fit` and a plain loop for RB."""
   calls = [tuple(tf.constant(x[i]) for x in data) for i in range(len(data[0]))]
   per_call = data[0].shape[1]
 
@@ -100,11 +102,11 @@ def our_rows(methods, data, num_calls, compiled=True):
 
 
 def as_torch(values):
-  """Weights of our model, or gradients, in the order of PyTorch's networks."""
+  """Converts weights or gradients of our model to the order of PyTorch."""
   found, kernels = [], []
   for value in map(np.asarray, values):
     if value.ndim == 2:
-      kernels.append(value)  # two before a bias: a layer of two inputs
+      kernels.append(value)  # A layer with two inputs has two kernels.
     else:
       found += [np.concatenate(kernels).T, value]
       kernels = []
@@ -112,13 +114,13 @@ def as_torch(values):
 
 
 def check(gradients, data):
-  """Raises if, without noise, a gradient differs from ours, or a loss."""
+  """Raises an error if a gradient or a loss without noise differs from ours."""
   versions = others.exact_versions(gradients)
   if not versions:
     return
   model = experiment.make_model('Exact', seed=0)
   bias = model.encoder.layers[-1].bias
-  # The scales are almost 0, so that `z` is the mean for any noise.
+  # The scales are almost 0, so that `z` equals its mean.
   bias.assign(np.repeat([0.0, -20.0], LATENT_DIM))
   *images, labels = (x[0, 0] for x in data)
   images = [(x > 127).astype(np.float32) for x in images]
@@ -136,18 +138,18 @@ def check(gradients, data):
     for p, value in zip(networks.parameters(), as_torch(weights), strict=True):
       p.data = torch.tensor(value)
     loss = gradient(networks, *batch)
-    if name != ('torch', 'RB'):  # whose value is that of a surrogate
+    if name != ('torch', 'RB'):  # Its loss is a surrogate with another value.
       np.testing.assert_allclose(loss.item(), ours, rtol=1e-5)
     for p, value in zip(networks.parameters(), expected, strict=True):
       np.testing.assert_allclose(p.grad, value, rtol=1e-3, atol=1e-4)
-    print(f'{" ".join(name)}: the gradient is ours, of the loss {ours:.4f}')
+    print(f'{" ".join(name)}: the gradient equals ours; the loss is {ours:.4f}')
 
 
 def main(argv):
   del argv
-  tf.get_logger().setLevel('ERROR')  # every method is a graph of its own
+  tf.get_logger().setLevel('ERROR')  # TensorFlow would warn of many graphs.
   num_calls, per_call, epoch, num_rounds = FLAGS.calls, 37, 19, FLAGS.rounds
-  methods = dict.fromkeys([RB[1], *FLAGS.methods])  # the others over RB
+  methods = dict.fromkeys([RB[1], *FLAGS.methods])  # All ratios need RB.
   if FLAGS.smoke:
     num_calls, per_call, epoch, num_rounds = 1, 2, 2, 2
     methods = [RB[1]]
@@ -160,28 +162,30 @@ def main(argv):
   check({n: g for n, g in gradients.items() if n in rows}, data)
   times = step_times.measure(rows, num_rounds)
   folder = pathlib.Path(FLAGS.output_dir)
-  targets = () if FLAGS.smoke else TARGETS  # two steps tell nothing
+  targets = () if FLAGS.smoke else TARGETS  # Two steps are too few for them.
   step_times.report(times, {**failed, **unable}, RB, source, targets, folder)
   operations = matrix_products.num_operations(LAYERS)
   rate = lambda row: 1e-6 * operations / np.median(times[row])
   print(
-    f'A step with RB takes {1e-9 * operations:.3f} GFLOP of matrix products, '
-    f'at {rate(RB):.0f} GFLOP/s; the products alone run at '
+    f'A step with RB has {1e-9 * operations:.3f} GFLOP of matrix products, and '
+    f'runs at {rate(RB):.0f} GFLOP/s; the products alone run at '
     f'{rate(PRODUCTS):.0f} GFLOP/s.'
   )
 
 
 def define_flags():
-  """Of the script only: who imports it may import others with such flags."""
+  """Defines the flags of the script; an import of the module defines none."""
   names = list(experiment.METHODS)
-  flags.DEFINE_list('methods', names, f'{RB[1]}, and others of {names}.')
+  flags.DEFINE_list(
+    'methods', names, f'Methods to time with {RB[1]}, among {names}.'
+  )
   flags.DEFINE_integer('rounds', 15, 'How often each row is timed.')
-  flags.DEFINE_integer('calls', 2, 'Of 37 steps each, in a round.')
+  flags.DEFINE_integer('calls', 2, 'Calls of 37 steps each in a round.')
   flags.DEFINE_bool('torch_compile', True, 'Whether to try `torch.compile`.')
   flags.DEFINE_string(
-    'output_dir', 'outputs/semisupervised_times', 'Where the CSV file goes.'
+    'output_dir', 'outputs/semisupervised_times', 'Folder for the CSV files.'
   )
-  flags.DEFINE_bool('smoke', False, 'Two steps of one method.')
+  flags.DEFINE_bool('smoke', False, 'Runs two steps of one method.')
 
 
 if __name__ == '__main__':

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The semi-supervised autoencoder in PyTorch, as a user would write it.
+"""Implements the semi-supervised autoencoder in PyTorch and storchastic.
 
-And with storchastic. For `semisupervised.py`, which measures both.
+The code is what a user would write. `semisupervised.py` measures both versions.
 """
 
 import functools
@@ -19,7 +19,7 @@ INSTALL = "not installed: pip install -e '.[benchmarks]'"
 
 
 def make_networks():
-  """Classifier, encoder and decoder."""
+  """Returns the classifier, the encoder and the decoder."""
 
   def network(*sizes):
     layers = []
@@ -39,7 +39,7 @@ def one_hot(labels):
 
 
 def negative_bound(networks, x, y):
-  """`f(x, y)` of binary images and one-hot labels, with one draw of `z`."""
+  """Returns `f(x, y)` for images and one-hot labels, with one draw of `z`."""
   mean, log_scale = networks['encoder'](torch.cat([x, y], -1)).chunk(2, -1)
   z = mean + log_scale.exp() * torch.randn_like(mean)
   logits = networks['decoder'](torch.cat([z, y], -1))
@@ -57,7 +57,7 @@ def score_function(f, log_probs, label):
 
 
 def rao_blackwellized(f, log_probs, num_summed=1):
-  """The most probable categories are summed, another drawn from the rest."""
+  """Sums the most probable categories, and draws another one from the rest."""
   return torch_estimators.rao_blackwellized(
     score_function, f, log_probs, num_summed
   )
@@ -77,7 +77,7 @@ def reinforce(f, log_probs):
 
 
 def other_terms(networks, x, labeled, labels):
-  """`log q(y | x)`, and all of the objective but the expectation over `y`."""
+  """Returns `log q(y | x)`, and the objective except the expectation."""
   log_probs = networks['classifier'](x).log_softmax(-1)
   negative_entropy = (log_probs.exp() * log_probs).sum(-1).mean()
   of_labeled = negative_bound(networks, labeled, one_hot(labels)).mean()
@@ -94,14 +94,14 @@ def torch_loss(expectation, networks, x, labeled, labels):
 
 
 def torch_gradient(loss, *args):
-  """Leaves the gradient in the networks, returns the loss."""
+  """Stores the gradient in the networks, and returns the loss."""
   value = loss(*args)
   value.backward()
   return value
 
 
 def storchastic_gradient(method, networks, x, labeled, labels):
-  """The same; storchastic collects the terms in a list of its own."""
+  """Does the same as `torch_gradient` with storchastic's list of costs."""
   import storch
 
   log_probs, others = other_terms(networks, x, labeled, labels)
@@ -118,7 +118,10 @@ def storchastic_gradient(method, networks, x, labeled, labels):
 
 
 def peers(with_compile):
-  """`(networks, *batch)` to loss, by row, and of missing rows the reasons."""
+  """Returns functions from `(networks, *batch)` to a loss, one for each row.
+
+  It also returns the reasons for missing rows.
+  """
   if torch is None:
     return {}, {('torch', ''): INSTALL, ('storchastic', ''): INSTALL}
   gradient = functools.partial
@@ -134,7 +137,7 @@ def peers(with_compile):
     )
   try:
     from storch.method import Expect, RaoBlackwellSF
-  except Exception as error:  # of any kind: it is made for an older torch
+  except Exception as error:  # A newer PyTorch may cause any error.
     reason = INSTALL if isinstance(error, ImportError) else repr(error)
     return rows, {('storchastic', ''): reason}
   for method in (RaoBlackwellSF('y', 2), Expect('y')):
@@ -144,9 +147,9 @@ def peers(with_compile):
 
 
 def exact_versions(gradients):
-  """Of the rows that were measured, those whose gradient has no noise.
+  """Returns versions of the measured rows whose gradient has no noise.
 
-  Rao-Blackwellized ones with nine categories summed: one is left to be drawn.
+  The Rao-Blackwellized ones sum nine categories, so only one is left to draw.
   """
   nearly_all = functools.partial(rao_blackwellized, num_summed=9)
   versions = {
@@ -164,7 +167,7 @@ def exact_versions(gradients):
 
 
 def peer_rows(gradients, data, num_calls):
-  """Rows of those, on the same images as floats of 0 to 1."""
+  """Returns rows with the given gradients, on the same images as floats."""
   *images, labels = (x[:num_calls].reshape([-1, *x.shape[2:]]) for x in data)
   images = [torch.tensor(x).float() / 255.0 for x in images]
   batches = list(zip(*images, torch.tensor(labels).long()))

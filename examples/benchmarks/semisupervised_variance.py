@@ -1,25 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradient variance of the semi-supervised model at one checkpoint.
+"""Measures gradient variances of the semi-supervised model at a checkpoint.
 
-Which estimator has the least variance for the same number of evaluations of
-`f`, on a real model? The classifier, the encoder and the decoder are those of
-the warm start of `examples/paper/semisupervised_mnist.py` (or of
+The script shows which estimator has the least variance for the same number of
+evaluations of `f` on a real model. The classifier, the encoder and the decoder
+are those of the warm start of `examples/paper/semisupervised_mnist.py` (or of
 `--checkpoint`). For each of many batches of 64 unlabeled images the script
-takes the gradient of the mean loss twice, with other labels and other Gaussian
-noise. In a trained model few images are in doubt, so the variance differs
-widely between batches.
+computes the gradient of the mean loss twice, with different labels and
+different Gaussian noise. In a trained model few images have uncertain labels,
+so the variance differs widely between batches.
 
   python -m examples.benchmarks.semisupervised_variance
 
-The script prints the total variance (the trace of the covariance): half the
-mean squared distance of the two gradients, with a normal 95 % interval over
-the batches. There is a column for the parameters of the classifier,
-the encoder and the decoder. Their gradients contain the Gaussian noise of the
-encoder; the variance of Exact is that noise alone. So a further column holds
-the noise fixed: `f` is evaluated once at all labels of a batch, and the
-variance is that of the gradient w.r.t. the logits of an image, from the label
-alone. 'shared' rows have one Gaussian draw for all labels of an image instead
-of one for each. The networks of NVIL and RELAX are trained first.
+The script prints the total variance (the trace of the covariance). This is half
+the mean squared distance of the two gradients, with a normal 95 % interval over
+the batches. There is one column each for the parameters of the classifier, the
+encoder and the decoder. Their gradients include the Gaussian noise of the
+encoder; the variance of Exact is due to this noise alone. In a further column
+the noise is fixed: `f` is evaluated once at all labels of a batch, and the
+variance is that of the gradient w.r.t. the logits of an image, due to the label
+alone. Rows marked 'shared' use one Gaussian draw for all labels of an image,
+and the other rows one draw for each label. The networks of NVIL and RELAX are
+trained first.
 """
 
 import functools
@@ -46,7 +47,7 @@ def _score(baseline=None, num_samples=1, **split):
 
 
 def _with(estimator, num_samples=1, **split):
-  """A method of the experiment, with other draws and sums."""
+  """Returns an estimator with another number of draws and of summed values."""
   config = {**estimator.get_config(), 'num_samples': num_samples}
   estimator = type(estimator).from_config(config)
   return tfp_rb.rao_blackwellize(estimator, **split) if split else estimator
@@ -62,7 +63,8 @@ def _pooled(budget_per_row):
 
 loo = baselines.LeaveOneOut
 
-# Evaluations of `f`, name, estimator, whether the labels share their noise.
+# Each row has the number of evaluations of `f`, a name, a callable that returns
+# an estimator, and whether all labels share one Gaussian draw.
 ROWS = [
   *(
     (n, f'pooled={n:g}', functools.partial(_pooled, n), False)
@@ -94,7 +96,7 @@ ROWS = [
 
 
 def model_of(estimator, share_noise, start):
-  """The model at the checkpoint, with this estimator."""
+  """Returns the model at the checkpoint, with the given estimator."""
   keras.utils.set_random_seed(0)
   if start.suffix == '.keras':
     saved = keras.models.load_model(start)
@@ -110,7 +112,7 @@ def model_of(estimator, share_noise, start):
 
 
 def train_estimator(model, data, num_steps):
-  """Trains the variables of the estimator alone."""
+  """Trains only the variables of the estimator."""
   variables = model.estimator_layer.trainable_variables
   if not variables:
     return
@@ -129,18 +131,18 @@ def train_estimator(model, data, num_steps):
 
 
 def loss_of(model, images, seed):
-  # One labeled image has to be there; it does not count.
+  # `losses_of` requires a labeled image, whose loss is not used.
   of_unlabeled, _, _ = model.losses_of(images, images[:1], [0], seed)
   return tf.reduce_mean(of_unlabeled)
 
 
 def batch_of(batches, seed):
-  """The batch of pair `i`: its seeds are `[s, 2 i]` and `[s, 2 i + 1]`."""
+  """Returns the batch of pair `i`, with seeds `[s, 2 i]` and `[s, 2 i + 1]`."""
   return batches[(seed[1] // 2) % len(batches)]
 
 
 def variable_groups(model):
-  """The variables of each network by its name."""
+  """Returns the variables of each network, by its name."""
   networks = {
     'classifier': [model.classifier],
     'encoder': [model.encoder_input, model.encoder],
@@ -155,15 +157,17 @@ def variable_groups(model):
 def tabulated_loss(model, batches):
   """Returns a loss in which only the label is random, and its parameters.
 
-  `f` is given by its values at all labels, with one Gaussian draw for each.
+  `f` is a table of its values at all labels, with one Gaussian draw for each
+  label.
 
   Args:
     model: A `SemiSupervisedVAE`.
     batches: Binary `Tensor` of shape `[n, 64, 784]`.
 
   Returns:
-    loss: Callable, a stateless seed to a scalar `Tensor`.
-    logits: `tf.Variable` of shape `[64, 10]`, added to those of the batch.
+    loss: Callable that maps a stateless seed to a scalar `Tensor`.
+    logits: `tf.Variable` of shape `[64, 10]`, which is added to the logits of
+      the batch.
   """
   num_images, num_labels = batches.shape[1], NUM_CLASSES
   labels = tf.repeat(tf.eye(num_labels)[:, tf.newaxis], num_images, axis=1)
@@ -172,7 +176,7 @@ def tabulated_loss(model, batches):
   def loss(seed):
     images = batch_of(batches, seed)
     part = model.encoder_input.of_first(images)
-    noise = tf.stack([3, seed[1] // 2])  # the same for both gradients
+    noise = tf.stack([3, seed[1] // 2])  # Both gradients have the same noise.
     table = tf.transpose(model.negative_bound(images, part, labels, noise))
 
     def f(z, rows=None):
@@ -184,8 +188,8 @@ def tabulated_loss(model, batches):
     )
     estimator = model.estimator.bind(images)
     losses = tfp_rb.expectation(f, q, estimator, seed=seed)
-    # Each image has logits of its own, so the variance of the gradient of this
-    # sum is the mean of the variances over the images.
+    # Each image has its own logits, so the variance of the gradient of this sum
+    # is the mean of the variances over the images.
     return tf.reduce_sum(losses) / num_images**0.5
 
   return loss, logits
@@ -195,7 +199,10 @@ def main(argv):
   del argv
   unknown = set(FLAGS.estimators) - {row[1] for row in ROWS}
   if unknown:
-    raise app.UsageError(f'`--estimators` has {unknown}, which are no rows.')
+    raise app.UsageError(
+      '`--estimators` must be among the names that `--help` lists; got '
+      f'{sorted(unknown)}.'
+    )
   output = pathlib.Path(FLAGS.output_dir)
   output.mkdir(parents=True, exist_ok=True)
   mnist = datasets.load_mnist(FLAGS.source)
@@ -237,7 +244,7 @@ def main(argv):
         evaluations, name, measured, FLAGS.num_pairs, about
       )
     )
-    # Written after each row, so that a stopped run keeps its results.
+    # The files are written after each row, so that a stopped run keeps them.
     gradient_variance.write(output / 'variances.csv', rows)
     gradient_variance.plot(output / 'variances.png', rows, 'classifier')
     gradient_variance.plot(output / 'variances_of_labels.png', rows, 'logits')
@@ -245,18 +252,28 @@ def main(argv):
 
 def define_flags():
   names = list(dict.fromkeys(row[1] for row in ROWS))
-  flags.DEFINE_list('estimators', names, f'Of {names}.')
-  flags.DEFINE_integer(
-    'num_pairs', 1000, 'Batches, with a pair of gradients for each.'
+  flags.DEFINE_list(
+    'estimators', names, f'Estimators to measure, among {names}.'
   )
-  flags.DEFINE_integer('train_steps', 3000, 'Of the networks of NVIL, RELAX.')
-  flags.DEFINE_integer('warm_start_epochs', 100, 'On labeled images alone.')
-  flags.DEFINE_string('checkpoint', None, '`.keras`, or a warm start.')
-  flags.DEFINE_enum(
-    'source', 'auto', ['auto', 'tfds', 'embedded'], 'Which MNIST.'
+  flags.DEFINE_integer(
+    'num_pairs', 1000, 'Number of batches, each with a pair of gradients.'
+  )
+  flags.DEFINE_integer(
+    'train_steps', 3000, 'Training steps of the networks of NVIL and RELAX.'
+  )
+  flags.DEFINE_integer(
+    'warm_start_epochs', 100, 'Passes over labeled images in the warm start.'
   )
   flags.DEFINE_string(
-    'output_dir', 'outputs/semisupervised_variance', 'Where everything goes.'
+    'checkpoint', None, 'A `.keras` file, or a warm start. Default: makes one.'
+  )
+  flags.DEFINE_enum(
+    'source', 'auto', ['auto', 'tfds', 'embedded'], 'Source of MNIST.'
+  )
+  flags.DEFINE_string(
+    'output_dir',
+    'outputs/semisupervised_variance',
+    'Folder for all output files.',
   )
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When does `local_expectation` pay? Variance by the interaction of the sites.
+"""Measures how interaction of the sites affects `local_expectation`.
 
-`S` Bernoulli sites with logits of scale 1, and costs `f` with variance 1 that
-are polynomials in the standardized bits `x_s`:
+There are `S` Bernoulli sites with logits of scale 1. The costs `f` have the
+variance 1 and are polynomials in the standardized bits `x_s`:
 
     f(z) = sqrt(1 - h) sum_s a_s x_s  +  sqrt(h) sum_U c_U prod_{s in U} x_s
 
@@ -11,20 +11,23 @@ variance of `f` that interactions of order `d` cause. Two further costs are the
 negative log-likelihood of an image under a decoder with a hidden layer of 200
 units and 784 Bernoulli outputs:
 
-* decoder: a random one, at an image that it generates;
-* trained: one that was trained together with an encoder on binary MNIST digits
-  for `--steps` steps, at 20 digits and the logits of the encoder (200 sites).
+* decoder: a random decoder, at an image that it generates;
+* trained: a decoder that was trained together with an encoder on binary MNIST
+  digits for `--steps` steps, at 20 digits and the logits of the encoder (200
+  sites).
 
 The script measures the variance of the gradient w.r.t. the logits, summed over
 the sites, of two estimators with `S + 1` evaluations of `f`: `S + 1` joint
 draws with a leave-one-out baseline, and `local_expectation` with both symbols
-of each site summed. It prints the ratio, local over joint, with a 95 % interval
-(normal theory, `--draws` gradients). Below 1, `local_expectation` is better.
+of each site summed. It prints the ratio of the variance of `local_expectation`
+to that of the joint draws, with a 95 % interval (normal theory, `--draws`
+gradients). If the ratio is below 1, `local_expectation` is better.
 
 For a polynomial the ratio should be about `h d`. In the local estimate of site
-`s`, the terms without `s` cancel, and the additive term is exact, so the noise
-of a set `U` remains at each of its `d` sites. A joint draw has the noise of all
-terms at each of the `S` sites, but `S + 1` draws average it out.
+`s`, the terms without `s` cancel, and the additive term is exact. So each set
+`U` contributes noise only at its `d` sites. In a joint draw every term
+contributes noise at each of the `S` sites, but the mean over `S + 1` draws
+reduces this noise.
 
   python -m examples.benchmarks.site_interaction
 """
@@ -52,7 +55,7 @@ ORDERS = (2, 5)
 DECODER = 'decoder'
 POLYNOMIAL = 'polynomial'
 TRAINED = 'trained'
-NUM_ROWS = 20  # gradients in one call
+NUM_ROWS = 20  # The number of gradients in one call.
 NUM_HIDDEN = 200
 
 
@@ -61,7 +64,7 @@ def make_logits(num_sites, seed):
 
 
 def make_polynomial(logits, order, share, seed):
-  """`f`: bits `[...] + [S]` to costs `[...]`, with variance 1."""
+  """Returns `f`, which maps bits `[..., S]` to costs `[...]` of variance 1."""
   rng = np.random.default_rng(seed + 1)
   num_sites = len(logits)
   additive = rng.normal(size=num_sites)
@@ -69,7 +72,8 @@ def make_polynomial(logits, order, share, seed):
   sets = np.array(
     [rng.choice(num_sites, order, replace=False) for _ in range(3 * num_sites)]
   )
-  sets = np.unique(np.sort(sets, axis=1), axis=0)  # Terms are orthogonal.
+  # Without duplicates the terms are orthogonal.
+  sets = np.unique(np.sort(sets, axis=1), axis=0)
   joint = rng.normal(size=len(sets))
   joint *= np.sqrt(share / np.sum(joint**2))
   probs = 1.0 / (1.0 + np.exp(-logits))
@@ -91,7 +95,7 @@ def make_polynomial(logits, order, share, seed):
 
 
 def make_network(num_inputs, num_outputs, rng):
-  """The weights of a network with one hidden layer, float32 variables."""
+  """Returns the weights of a network with one hidden layer, as variables."""
   sizes = [(num_inputs, NUM_HIDDEN), (NUM_HIDDEN, num_outputs)]
   weights = [rng.normal(size=s) * np.sqrt(2.0 / s[0]) for s in sizes]
   weights += [np.zeros(s[1]) for s in sizes]
@@ -105,13 +109,13 @@ def call_network(weights, x):
 
 
 def loss_of_image(decoder, image, z):
-  """The negative log-likelihood: `[...] + [S]` to `[...]`."""
+  """Returns negative log-likelihoods `[...]` for bits `[..., S]`."""
   logits = call_network(decoder, 2.0 * z - 1.0)
   return tf.reduce_sum(tf.nn.softplus(logits) - image * logits, axis=-1)
 
 
 def make_decoder(logits, seed):
-  """`f`: the negative log-likelihood of one image under a random decoder."""
+  """Returns `f`, the negative log-likelihood under a random decoder."""
   rng = np.random.default_rng(seed + 2)
   num_sites = len(logits)
   decoder = make_network(num_sites, 784, rng)
@@ -125,7 +129,7 @@ def make_decoder(logits, seed):
 
 
 def train_autoencoder(num_sites, num_steps, seed):
-  """Logits of `NUM_ROWS` digits, and `f` at these digits."""
+  """Trains an autoencoder; returns logits of digits, and `f` at the digits."""
   digits = datasets.load_mnist(source='embedded').train_images
   digits = np.reshape(digits > 127, [-1, 784]).astype(np.float32)
   rng = np.random.default_rng(seed + 3)
@@ -161,13 +165,13 @@ def train_autoencoder(num_sites, num_steps, seed):
 
 
 def total_variance(estimator, logits, f, num_draws, seed):
-  """Sum over the logits of the gradient's variance, and its standard error.
+  """Returns the variance, summed over the logits, and its standard error.
 
   Args:
     estimator: A `GradientEstimator`.
     logits: Array of shape `[S]`, or `[NUM_ROWS, S]` if the rows differ.
-    f: Callable, `[m, NUM_ROWS, S]` to `[m, NUM_ROWS]`.
-    num_draws: Python `int`, the number of gradients, those of all rows.
+    f: Callable that maps `[m, NUM_ROWS, S]` to `[m, NUM_ROWS]`.
+    num_draws: Python `int`, the number of gradients in all rows together.
     seed: Python `int`.
 
   Returns:
@@ -181,12 +185,13 @@ def total_variance(estimator, logits, f, num_draws, seed):
   )  # [n, NUM_ROWS, S]
   n = len(draws)
   squares = ((draws - draws.mean(axis=0)) ** 2).sum(axis=-1) * n / (n - 1)
-  # Of the rows apart, because their variances differ.
+  # The standard error is computed per row, because the variances of the rows
+  # differ.
   return squares.mean(), np.sqrt((squares.var(axis=0) / n).mean() / NUM_ROWS)
 
 
 def make_cases(sizes, num_steps, seed):
-  """Yields a row without variances, logits and `f`."""
+  """Yields the start of a table row, logits and `f` for each case."""
   for num_sites in sizes:
     logits = make_logits(num_sites, seed)
     settings = [(1, 0.0)] + [(d, h) for d in ORDERS for h in SHARES]
@@ -203,7 +208,7 @@ def make_cases(sizes, num_steps, seed):
 
 
 def measure(sizes, num_draws, num_steps, seed):
-  """Rows of the table."""
+  """Returns the rows of the table."""
   rows = []
   cases = list(make_cases(sizes, num_steps, seed))
   for row, logits, f in tqdm.tqdm(cases, unit='cost'):
@@ -216,7 +221,7 @@ def measure(sizes, num_draws, num_steps, seed):
       total_variance(estimator, logits, f, num_draws, seed)
       for estimator in (joint, local)
     )
-    # Of a ratio of independent means, by its logarithm.
+    # The interval of a ratio of independent means comes from its logarithm.
     spread = 1.96 * np.hypot(
       error_of_joint / of_joint, error_of_local / max(of_local, 1e-300)
     )
@@ -238,7 +243,7 @@ def measure(sizes, num_draws, num_steps, seed):
 def show(rows):
   print(
     f'\n{"sites":>5s}  {"cost":12s}{"order":>5s}{"share":>7s}'
-    f'{"calls":>7s}   variance, local over joint (expected)'
+    f'{"calls":>7s}   ratio of variances, local / joint (expected)'
   )
   for row in rows:
     expected = row['expected_ratio']
@@ -252,7 +257,7 @@ def show(rows):
 
 def main(argv):
   del argv
-  tf.get_logger().setLevel('ERROR')  # every estimator is a graph of its own
+  tf.get_logger().setLevel('ERROR')  # TensorFlow would warn of many graphs.
   sizes, num_draws, num_steps = SIZES, FLAGS.draws, FLAGS.steps
   if FLAGS.smoke:
     sizes, num_draws, num_steps = (5,), 100, 2
@@ -265,14 +270,14 @@ def main(argv):
 
 
 def define_flags():
-  """Of the script only: who imports it may import others with such flags."""
+  """Defines the flags of the script; an import of the module defines none."""
   flags.DEFINE_integer('draws', 2000, 'Gradients for each variance.')
   flags.DEFINE_integer('steps', 3000, 'Training steps of the autoencoder.')
   flags.DEFINE_integer('seed', 0, 'Seed of problems and draws.')
   flags.DEFINE_string(
-    'output_dir', 'outputs/site_interaction', 'Where the CSV file goes.'
+    'output_dir', 'outputs/site_interaction', 'Folder for the CSV file.'
   )
-  flags.DEFINE_bool('smoke', False, 'A few draws for a few sites.')
+  flags.DEFINE_bool('smoke', False, 'Makes a few draws for a few sites.')
 
 
 if __name__ == '__main__':

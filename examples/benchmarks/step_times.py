@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the benchmarks of training steps share: rows that take turns.
+"""Measures times per training step for several rows that take turns.
 
-A row has a name, the library and what it runs; it is a function that makes a
-number of steps, all or only the first ones, and waits for the last; and that
-number.
+A row consists of a function and a number of steps. The function runs all steps,
+or only the first ones, and waits for the last one. The name of a row is a pair
+of the library and the method that it runs.
 """
 
 import csv
@@ -14,7 +14,7 @@ import tqdm
 
 
 def loop(step, batches, steps_per_call=1):
-  """A row that calls a compiled `train_step` on each batch."""
+  """Returns a row that calls a compiled `train_step` on each batch."""
 
   def run(first=None):
     for batch in batches[:first]:
@@ -25,7 +25,15 @@ def loop(step, batches, steps_per_call=1):
 
 
 def warm_up(rows):
-  """Runs a step of each. Returns what can, and of what cannot the reasons."""
+  """Runs one step of each row.
+
+  Args:
+    rows: Dictionary of rows.
+
+  Returns:
+    able: Dictionary of the rows that ran.
+    failed: Dictionary of the reasons why the other rows failed.
+  """
   able, failed = {}, {}
   for name, row in tqdm.tqdm(rows.items(), desc='compile', unit='row'):
     try:
@@ -39,11 +47,11 @@ def warm_up(rows):
 
 
 def measure(rows, num_rounds):
-  """Milliseconds of a step, by row: arrays of shape `[num_rounds]`."""
+  """Measures milliseconds per step: an array `[num_rounds]` for each row."""
   times = {name: [] for name in rows}
   rng = np.random.default_rng(0)
   for _ in tqdm.trange(num_rounds, desc='measure', unit='round'):
-    # In another order each time: what ran before leaves its traces.
+    # The order changes in each round, because a row may affect the next one.
     for i in rng.permutation(len(rows)):
       name = list(rows)[i]
       run, num_steps = rows[name]
@@ -54,15 +62,16 @@ def measure(rows, num_rounds):
 
 
 def ratio(times, numerator, denominator):
-  """The median over rounds of the ratio of two rows of the same round.
+  """Returns the median of the ratio of two rows over the rounds.
 
-  A machine that is slower for some minutes changes both.
+  Both times come from the same round, so a ratio changes little if the machine
+  is slower for some minutes.
   """
   return np.median(times[numerator] / times[denominator])
 
 
 def summarize(times, failed, base, source):
-  """Rows of the table: quartiles, and the ratio to `base`."""
+  """Returns the rows of the table, with quartiles and the ratio to `base`."""
   table = []
   for (library, method), t in times.items():
     low, median, high = np.percentile(t, [25, 50, 75])
@@ -86,12 +95,12 @@ def summarize(times, failed, base, source):
 
 
 def verdicts(times, targets):
-  """A line for each target whose two rows were measured.
+  """Returns a line for each target whose two rows were measured.
 
   Args:
-    times: Of `measure`.
-    targets: Of each the names of two rows, 'at least' or 'at most', and what
-      the ratio of their medians ought to be.
+    times: As `measure` returns it.
+    targets: Tuples of the names of two rows, 'at least' or 'at most', and the
+      target for the ratio of their times.
 
   Returns:
     lines: List of Python `str`.
@@ -108,7 +117,7 @@ def verdicts(times, targets):
 
 
 def report(times, failed, base, source, targets, folder):
-  """Writes `times.csv` and `rounds.csv`, prints table and verdicts."""
+  """Writes `times.csv` and `rounds.csv`, and prints a table and verdicts."""
   table = summarize(times, failed, base, source)
   folder.mkdir(parents=True, exist_ok=True)
   with (folder / 'times.csv').open('w', newline='') as file:
@@ -119,7 +128,7 @@ def report(times, failed, base, source, targets, folder):
     writer = csv.writer(file)
     writer.writerow(['library', 'method', *range(len(times[base]))])
     writer.writerows([*name, *t.round(3)] for name, t in times.items())
-  print(f'\n{"":12s}{"":26s}{"ms":>8s}   {"quartiles":18s}{"over RB":>7s}')
+  print(f'\n{"":12s}{"":26s}{"ms":>8s}   {"quartiles":18s}{"ratio":>7s}')
   for row in table:
     quartiles = f'{row["lower_quartile"]:>8s} {row["upper_quartile"]:>8s}'
     print(

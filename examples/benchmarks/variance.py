@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which estimator? Gradient variances on three problems, side by side.
+"""Compares the gradient variances of all estimators on three problems.
 
-A one-hot `z` is decoded by a layer and compared with a target,
-`f(z) = |2 tanh(z W) - x|^2`, `x` near what the best value decodes to, as in a
-trained model.
-Three distributions: concentrated (10 values, the best has 3/4 of the mass),
-flat (10 values) and large (1000 values, the best has about 1/8). For every
-estimator, number `k` of summed atoms and number of draws: evaluations of `f`,
-variance of the gradient with respect to the logits (the sum over the logits, in
-units of the squared norm of the exact gradient), variance times evaluations,
-and the bias, in units of that norm, where there is one.
+A layer decodes a one-hot `z`, and `f` compares the result with a target `x`:
+`f(z) = |2 tanh(z W) - x|^2`. The target is near the decoded best value, as in a
+trained model. There are three distributions: concentrated (10 values, of which
+the best has 3/4 of the mass), flat (10 values) and large (1000 values, of which
+the best has about 1/8 of the mass).
 
-NVIL, REBAR and RELAX are trained first, at the fixed distribution; the
-others need no training. Variances are measured over `--draws` gradients,
-with a relative standard error of about 2 % (more where the tails are heavy).
-A run that was interrupted goes on where it stopped.
+For every estimator, number `k` of summed atoms and number of draws, the script
+prints the number of evaluations of `f`, the variance of the gradient w.r.t. the
+logits (summed over the logits, in units of the squared norm of the exact
+gradient), the product of the two, and for biased estimators the bias in units
+of that norm.
+
+NVIL, REBAR and RELAX are trained first, at the fixed distribution; the other
+estimators need no training. Variances are measured over `--draws` gradients,
+with a relative standard error of about 2 % (more for heavy tails). If a run is
+interrupted, start it again, and it continues where it stopped.
 
   python -m examples.benchmarks.variance
 """
@@ -41,24 +43,28 @@ tfb = tfp.bijectors
 tfd = tfp.distributions
 
 _DRAWS = flags.DEFINE_integer('draws', 20_000, 'Gradients of each estimator.')
-_STEPS = flags.DEFINE_integer('steps', 1_500, 'Training steps of NVIL and co.')
+_STEPS = flags.DEFINE_integer(
+  'steps', 1_500, 'Training steps for NVIL, REBAR and RELAX.'
+)
 _SEED = flags.DEFINE_integer('seed', 0, 'Seed of problems and draws.')
 _OUTPUT_DIR = flags.DEFINE_string(
-  'output_dir', 'outputs/variance', 'Where the CSV and the PNG go.'
+  'output_dir', 'outputs/variance', 'Folder for the CSV and PNG files.'
 )
-_SMOKE = flags.DEFINE_bool('smoke', False, 'A few draws of a few estimators.')
+_SMOKE = flags.DEFINE_bool(
+  'smoke', False, 'Makes a few draws of a few estimators.'
+)
 
 PROBLEMS = ('concentrated', 'flat', 'large')
 
 
 def make_problem(name, seed):
-  """Logits, the function of one-hot vectors, and the exact gradient."""
+  """Returns logits, a function of one-hot vectors, and the exact gradient."""
   rng = np.random.default_rng(seed)
   num_values = 1000 if name == 'large' else 10
   scale = {'concentrated': 1.0, 'flat': 0.2, 'large': 2.4}[name]
   logits = scale * rng.normal(size=num_values)
   best = np.argmax(logits)
-  if name == 'concentrated':  # a mass of 3/4 on the best value
+  if name == 'concentrated':  # The best value has a mass of 3/4.
     others = np.exp(np.delete(logits, best)).sum()
     logits[best] = np.log(3.0 * others)
   decoder = rng.normal(size=[num_values, 5])
@@ -92,8 +98,9 @@ def loo():
   return tfp_rb.baselines.LeaveOneOut()
 
 
-# Estimators by name: draws to estimator, and evaluations of `f` for `k` summed
-# atoms and `M` draws. The last: which of the samplers.
+# Each entry has a callable that maps a number of draws to an estimator, a
+# callable that maps `k` summed atoms and `M` draws to the number of evaluations
+# of `f`, and a sampler.
 IID = tfp_rb.samplers.IID()
 SET = tfp_rb.samplers.WithoutReplacement()
 STRATA = tfp_rb.samplers.Stratified()
@@ -191,12 +198,12 @@ ESTIMATORS = {
   'ReinMax': (lambda m: tfp_rb.ReinMax(1.0, num_samples=m), plain, IID),
 }
 BIASED = ('DARN', 'Gumbel', 'ReinMax')
-# (k, M): one draw with ever more summed, and what a budget of about 4 buys.
+# (k, M): one draw with 0 to 3 summed atoms, and all splits of 4 evaluations.
 SPLITS = ((0, 1), (1, 1), (2, 1), (3, 1), (2, 2), (1, 3), (0, 4))
 
 
 def gradients_fn(estimator, logits, f, num_rows):
-  """A function of a seed: `num_rows` independent gradients by the logits."""
+  """Returns a function that maps a seed to `num_rows` independent gradients."""
 
   @tf.function(autograph=False)
   def gradients(seed):
@@ -214,7 +221,7 @@ def train(estimator, logits, f, num_steps, num_rows=32):
   """Trains the estimator's own variables at the fixed distribution."""
   if not estimator.trainable_variables:
     return
-  # A network has its variables once it has been called.
+  # This call creates the variables of networks.
   gradients_fn(estimator, logits, f, num_rows)(tf.constant([0, 0]))
   variables = estimator.trainable_variables
   optimizer = keras.optimizers.Adam(
@@ -234,14 +241,14 @@ def train(estimator, logits, f, num_steps, num_rows=32):
     return (i + 1,)
 
   @tf.function(autograph=False, jit_compile=True)
-  def run():  # all steps in one compiled loop
+  def run():  # It runs all steps in one compiled loop.
     return tf.while_loop(lambda i: i < num_steps, step, (tf.constant(0),))
 
   run()
 
 
 def measure(estimator, logits, f, exact, num_draws, seed):
-  """Variance and bias, in units of the norm of the exact gradient."""
+  """Returns variance and bias, in units of the norm of the exact gradient."""
   num_rows = min(num_draws, 500 if logits.shape[0] > 100 else 5000)
   gradients = gradients_fn(estimator, logits, f, num_rows)
   num_calls = max(1, num_draws // num_rows)
@@ -253,13 +260,13 @@ def measure(estimator, logits, f, exact, num_draws, seed):
   n, norm = num_calls * num_rows, np.sum(exact**2)
   bias = np.sum((total / n) ** 2)
   variance = (squares / n - bias) * n / (n - 1)
-  # What the noise alone adds to the squared mean is taken off.
+  # The noise alone adds this much to the squared mean.
   bias = max(bias - variance / n, 0.0)
   return variance / norm, np.sqrt(bias / norm)
 
 
 def read(path):
-  """The rows of a CSV file, or none if there is no such file."""
+  """Returns the rows of a CSV file, or no rows if there is no file."""
   if not path.exists():
     return []
   with path.open(newline='') as file:
@@ -282,7 +289,7 @@ def write(rows, output_dir):
 
 
 def plot(rows, output_dir):
-  """Variance against evaluations, one panel a problem."""
+  """Plots variances against evaluations, in one panel per problem."""
   figure, axes = plt.subplots(1, 3, figsize=(13, 4.5), sharex=True)
   for axis, problem in zip(axes, PROBLEMS, strict=True):
     for i, name in enumerate(ESTIMATORS):
@@ -329,7 +336,10 @@ def show(rows):
 
 
 def summary(rows):
-  """A table in markdown: variance times evaluations, without and with sums."""
+  """Returns a Markdown table of variance times evaluations.
+
+  For each problem it has a column without sums, and one with the best sums.
+  """
 
   def cell(chosen, with_split):
     if not chosen:
@@ -361,7 +371,7 @@ def summary(rows):
 
 
 def main(_):
-  tf.get_logger().setLevel('ERROR')  # every estimator is a graph of its own
+  tf.get_logger().setLevel('ERROR')  # TensorFlow would warn of many graphs.
   num_draws, num_steps = _DRAWS.value, _STEPS.value
   problems, splits, names = PROBLEMS, SPLITS, list(ESTIMATORS)
   if _SMOKE.value:
@@ -369,7 +379,7 @@ def main(_):
     problems, splits = PROBLEMS[:1], ((0, 1), (1, 1))
     names = ['REINFORCE', 'NVIL', 'ReinMax']
   output_dir = pathlib.Path(_OUTPUT_DIR.value)
-  # Rows of an earlier run with the same flags need not run again.
+  # Rows of an earlier run with the same flags are not measured again.
   rows = [
     row
     for row in read(output_dir / 'variance.csv')
@@ -417,7 +427,10 @@ def main(_):
     write(rows, output_dir)
   plot(rows, output_dir)
   show(rows)
-  print(f'\nVariance times evaluations, k = 0 and best k, M:\n{summary(rows)}')
+  print(
+    '\nVariance times evaluations, for k = 0 and for the best k and M:\n'
+    f'{summary(rows)}'
+  )
   print(f'\nThe table and the plot are in {output_dir}.')
 
 

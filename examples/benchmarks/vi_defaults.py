@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which default for a few discrete parts in `tfp_rb.vi`? Gradient variances.
+"""Compares estimators for a few discrete parts in `tfp_rb.vi`.
 
-Surrogates with 1 to 4 Categorical parts of 5 values, independent or each given
-all previous ones, with flat, mixed or concentrated logits; targets with normal
-log-densities. For each: the variance of the gradient of the reverse divergence
-with three evaluations of the target, summed over all logits and estimated from
-`--draws` gradients, for three joint draws, one joint value summed and two
-drawn, two summed and one drawn, and `budget=3`, all with the leave-one-out
-baseline.
+The surrogates have 1 to 4 Categorical parts with 5 values, with flat, mixed or
+concentrated logits. The parts are independent, or each part depends on all
+previous ones. The log-densities of the target are normal draws. For each
+problem the script measures the variance of the gradient of the reverse
+divergence, summed over all logits and estimated from `--draws` gradients. The
+estimators have three evaluations of the target and a leave-one-out baseline:
+three joint draws; one joint value summed and two drawn; two summed and one
+drawn; and `budget=3`.
 
 `examples/benchmarks/many_sites.py` measures parts with many sites.
 
@@ -35,7 +36,7 @@ PARTS = ((1, False), (2, False), (2, True), (3, True), (4, True))
 
 
 def make_surrogate(logits, is_dependent):
-  """A joint distribution with one part for each entry of `logits`."""
+  """Returns a joint distribution with one part for each entry of `logits`."""
 
   def parts():
     values = []
@@ -51,7 +52,7 @@ def make_surrogate(logits, is_dependent):
 
 
 def total_variance(estimator, logits, is_dependent, target, num_draws):
-  """The variance of the gradient, summed over all logits."""
+  """Estimates the variance of the gradient, summed over all logits."""
 
   @tf.function(autograph=False)
   def gradient(seed):
@@ -70,7 +71,7 @@ def total_variance(estimator, logits, is_dependent, target, num_draws):
 
 
 def measure(num_problems, num_draws, seed):
-  """Rows of the table."""
+  """Returns the rows of the table."""
   cases = [
     (shape, num_parts, is_dependent, i)
     for shape in SCALES
@@ -99,7 +100,7 @@ def measure(num_problems, num_draws, seed):
 
 def main(argv):
   del argv
-  tf.get_logger().setLevel('ERROR')  # every problem is a graph of its own
+  tf.get_logger().setLevel('ERROR')  # TensorFlow would warn of many graphs.
   rows = measure(FLAGS.problems, FLAGS.draws, FLAGS.seed)
   output_dir = pathlib.Path(FLAGS.output_dir)
   output_dir.mkdir(parents=True, exist_ok=True)
@@ -107,17 +108,19 @@ def main(argv):
   header = ''.join(
     f'{x:>10s}' for x in ('median', '95 %', 'largest', 'best, %')
   )
-  print(f'\n{"choice / best choice":32s}{"n":>6s}{header}')
+  print(f'\n{"variance / least variance":32s}{"n":>6s}{header}')
   for name in estimators():
     print(line(name, [row[f'ratio of {name}'] for row in rows]))
   print(f'\nThe table is in {output_dir}.')
 
 
 if __name__ == '__main__':
-  flags.DEFINE_integer('problems', 3, 'Problems of each of the 15 kinds.')
+  flags.DEFINE_integer(
+    'problems', 3, 'Number of problems of each of the 15 kinds.'
+  )
   flags.DEFINE_integer('draws', 1000, 'Gradients for each variance.')
   flags.DEFINE_integer('seed', 0, 'Seed of the problems.')
   flags.DEFINE_string(
-    'output_dir', 'outputs/defaults', 'Where the CSV file goes.'
+    'output_dir', 'outputs/defaults', 'Folder for the CSV file.'
   )
   app.run(main)

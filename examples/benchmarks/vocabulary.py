@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time and memory of a divergence between two large categorical distributions.
+"""Measures time and memory of divergences over a large vocabulary.
 
 Two models give logits of shape `[batch, length, vocabulary]`, by default
-`[2, 128, 152000]`. Each row is one way to get `KL(q, p)` for each position and
-its gradient w.r.t. both logits:
+`[2, 128, 152000]`. Each row is one way to compute `KL(q, p)` for each position,
+and its gradient w.r.t. the logits of both models:
 
 * TFP: `tfd.kl_divergence`, the exact sum;
 * exact: `tfp_rb.kl_divergence(q, p)`, the exact sum;
-* estimator: `tfp_rb.kl_divergence(q, p, estimator)` at four draws;
+* estimator: `tfp_rb.kl_divergence(q, p, estimator)` with four draws;
 * log_prob_at: `tfp_rb.expectation` of `log_prob_at(q, z) - log_prob_at(p, z)`;
-* log_prob: the same with `q.log_prob(z) - p.log_prob(z)`.
+* log_prob: `tfp_rb.expectation` of `q.log_prob(z) - p.log_prob(z)`.
 
-Each row runs in a process of its own, compiled by XLA or as a plain
-`tf.function`. The script prints the median time of a call, without compilation,
-and the peak memory of the process above that before the first call. A row that
-needs more than `--gigabytes` is ended, and reported as such. Linux only.
+Each row runs in its own process, compiled by XLA or as a plain `tf.function`.
+The script prints the median time of a call, without compilation, and how much
+the peak memory of the process exceeds the memory before the first call. If a
+row needs more than `--gigabytes`, the script ends it and reports this limit.
+Only Linux is supported.
 
   python -m examples.benchmarks.vocabulary
 """
@@ -35,7 +36,7 @@ NUM_DRAWS = 4
 
 
 def make_loss(row):
-  """Returns a function of two logits and a seed: the summed divergence."""
+  """Returns the summed divergence, as a function of two logits and a seed."""
   import tensorflow as tf
   import tensorflow_probability as tfp
 
@@ -66,7 +67,7 @@ def make_loss(row):
 
 
 def gigabytes(field):
-  """Returns a field of this process's memory, such as 'VmHWM', its peak."""
+  """Returns a memory statistic of this process; 'VmHWM' is the peak."""
   for line in pathlib.Path('/proc/self/status').read_text().splitlines():
     if line.startswith(f'{field}:'):
       return float(line.split()[1]) * 1024 / 1e9
@@ -74,7 +75,7 @@ def gigabytes(field):
 
 
 def run_row(row, shape, xla, calls, limit):
-  """Prints seconds and gigabytes; runs in a process of its own."""
+  """Measures a row in this process; prints seconds and gigabytes."""
   import tensorflow as tf
 
   loss = make_loss(row)
@@ -103,7 +104,7 @@ def run_row(row, shape, xla, calls, limit):
 
 
 def measure(row, xla):
-  """Returns a row of the table."""
+  """Measures a row in a new process; returns a row of the table."""
   command = [
     sys.executable, __file__, f'--row={row}', f'--xla={xla}',
     f'--shape={",".join(FLAGS.shape)}', f'--calls={FLAGS.calls}',
@@ -113,7 +114,7 @@ def measure(row, xla):
   cells = {'row': row, 'xla': xla, 'shape': ' '.join(FLAGS.shape)}
   if process.returncode:
     if not ran_out_of_memory(process):
-      raise RuntimeError(f'{row} failed:\n{process.stderr[-2000:]}')
+      raise RuntimeError(f'{row} failed. It printed:\n{process.stderr[-2000:]}')
     return cells | {'seconds': '', 'gigabytes': f'over {FLAGS.gigabytes:g}'}
   seconds, memory = map(float, process.stdout.split()[-2:])
   return cells | {'seconds': f'{seconds:.3f}', 'gigabytes': f'{memory:.2f}'}
@@ -155,11 +156,11 @@ def main(argv):
 if __name__ == '__main__':
   flags.DEFINE_list('shape', ['2', '128', '152000'], 'Shape of the logits.')
   flags.DEFINE_integer('calls', 3, 'Calls for each median.')
-  flags.DEFINE_float('gigabytes', 3.0, 'Most memory of a call.')
-  flags.DEFINE_bool('smoke', False, 'One row, a small vocabulary.')
+  flags.DEFINE_float('gigabytes', 3.0, 'Maximum memory of a call.')
+  flags.DEFINE_bool('smoke', False, 'Runs one row with a small vocabulary.')
   flags.DEFINE_string('row', None, f'Runs only one of {ROWS}, in this process.')
   flags.DEFINE_bool('xla', False, 'With `--row`: whether XLA compiles it.')
   flags.DEFINE_string(
-    'output_dir', 'outputs/vocabulary', 'Where the CSV file goes.'
+    'output_dir', 'outputs/vocabulary', 'Folder for the CSV file.'
   )
   app.run(main)

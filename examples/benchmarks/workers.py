@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Seconds of an epoch with one worker and with two, of one core each.
+"""Measures seconds per epoch with one and with two workers of one core each.
 
   python -m examples.benchmarks.workers
 
-trains the semi-supervised model by `distributed_fit`, with the same global
-batch in every row. `none` is one process without a strategy, where the whole
-step is compiled; `1` is a `MultiWorkerMirroredStrategy` of one worker, which
-compiles only the gradient; `2` are two workers on this machine. The difference
-between half of `1` and `2` is what the exchange of the gradients costs here.
-The pixels are random: the work does not depend on them.
+The script trains the semi-supervised model with `distributed_fit`, with the
+same global batch in every row. The row `none` is one process without a
+strategy, in which the whole step is compiled. The row `1` is a
+`MultiWorkerMirroredStrategy` with one worker, which compiles only the gradient.
+The row `2` has two workers on this machine. The difference between `2` and half
+of `1` is the cost of exchanging the gradients. The pixels are random, because
+the time does not depend on them.
 
-Writes `workers.csv`. About 10 minutes; leave the machine alone.
+The script writes `workers.csv` and takes about 10 minutes. Run nothing else on
+the machine in the meantime.
 """
 
 import csv
@@ -35,11 +37,14 @@ def main(argv):
     return
   number = os.cpu_count() or 1
   if number < 2:
-    raise app.UsageError('Two workers of one core each need two cores.')
+    raise app.UsageError(
+      'Two workers with one core each require at least 2 cores; this machine '
+      f'has {number}.'
+    )
   rounds = {}
   for i in range(FLAGS.rounds):
     for batch_size in map(int, FLAGS.batch_sizes):
-      # In another order each time: what ran before leaves its traces.
+      # The order changes in each round, because a run may affect the next one.
       for kind in STRATEGIES[:: -1 if i % 2 else 1]:
         seconds = measure(kind, batch_size)
         rounds.setdefault((batch_size, kind), []).extend(seconds)
@@ -51,13 +56,16 @@ def main(argv):
     writer = csv.DictWriter(file, list(table[0]), lineterminator='\n')
     writer.writeheader()
     writer.writerows(table)
-  print(f'\nSeconds of an epoch of {FLAGS.num_images} images, a core each:')
+  print(
+    f'\nSeconds per epoch of {FLAGS.num_images} images, with one core per '
+    'worker:'
+  )
   for row in table:
     print('  '.join(f'{key} {value}' for key, value in row.items()))
 
 
 def rows_of(rounds):
-  """Rows of the table, medians over all epochs but the first of each run."""
+  """Returns rows with medians over all epochs except the first of each run."""
   table = []
   median = lambda x: sorted(x)[len(x) // 2]
   for (batch_size, kind), seconds in sorted(rounds.items()):
@@ -86,7 +94,7 @@ def free_ports(number):
 
 
 def measure(kind, batch_size):
-  """Seconds of the epochs of one run, in processes of their own."""
+  """Makes one run in new processes; returns the seconds of its epochs."""
   number = 1 if kind == 'none' else int(kind)
   cluster = {'worker': [f'127.0.0.1:{port}' for port in free_ports(number)]}
   processes = []
@@ -112,13 +120,14 @@ def measure(kind, batch_size):
       if process.poll() is None:
         process.kill()
   if any(process.returncode for process in processes):
-    raise RuntimeError(f'A worker has failed: {printed}')
+    raise RuntimeError(f'A worker has failed. It printed: {printed}')
   return json.loads(printed[0].splitlines()[-1])
 
 
 def train():
-  """What every process runs: prints the seconds of its epochs."""
-  os.sched_setaffinity(0, {FLAGS.core})  # before TensorFlow counts the cores
+  """Trains in one process, and prints the seconds of its epochs."""
+  # This must come before TensorFlow counts the cores.
+  os.sched_setaffinity(0, {FLAGS.core})
   import keras
   import numpy as np
   import tensorflow as tf
@@ -129,7 +138,7 @@ def train():
   import tfp_rb
 
   class Clock(keras.callbacks.Callback):
-    """Seconds of each epoch, of which the first one compiles."""
+    """Keeps the seconds of each epoch; the first one includes compilation."""
 
     def __init__(self):
       super().__init__()
@@ -159,12 +168,18 @@ def train():
 
 
 if __name__ == '__main__':
-  flags.DEFINE_list('batch_sizes', ['64', '512'], 'Images of all workers.')
-  flags.DEFINE_integer('num_images', 45_000, 'Images of an epoch.')
-  flags.DEFINE_integer('epochs', 3, 'Measured epochs of a run.')
-  flags.DEFINE_integer('rounds', 3, 'Runs of each row.')
+  flags.DEFINE_list(
+    'batch_sizes', ['64', '512'], 'Batch sizes, summed over all workers.'
+  )
+  flags.DEFINE_integer('num_images', 45_000, 'Number of images per epoch.')
+  flags.DEFINE_integer('epochs', 3, 'Number of measured epochs per run.')
+  flags.DEFINE_integer('rounds', 3, 'Number of runs of each row.')
   flags.DEFINE_integer('timeout', 1800, 'Seconds that a run may take.')
-  flags.DEFINE_integer('core', None, 'The core of a worker; set by the script.')
-  flags.DEFINE_bool('smoke', False, 'A small model.')
-  flags.DEFINE_string('output_dir', 'outputs/workers', 'Where the CSV goes.')
+  flags.DEFINE_integer(
+    'core', None, 'The core of a worker; only the script itself sets it.'
+  )
+  flags.DEFINE_bool('smoke', False, 'Uses a small model.')
+  flags.DEFINE_string(
+    'output_dir', 'outputs/workers', 'Folder for the CSV file.'
+  )
   app.run(main)

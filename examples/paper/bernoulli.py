@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Bernoulli experiment: section 5.1, Figures 1 and 2 of the paper.
+"""Runs the Bernoulli experiment: section 5.1, Figures 1 and 2 of the paper.
 
 The loss is `E sum_i (b_i - p_i)^2` over three independent Bernoulli variables
-with one common logit `eta` and `p = (0.6, 0.51, 0.48)`: 8 atoms. `eta` starts
-at -4, where almost all mass lies on the wrong atom.
+with one common logit `eta` and `p = (0.6, 0.51, 0.48)`, which makes 8 atoms.
+`eta` starts at -4, where almost all mass is on the wrong atom.
 
-Figure 1: the exact loss along SGD (step 1), mean over the trials, when the
-k = 0, 1, 3 or 8 most probable atoms are summed. Figure 2: distribution and
-variance of the gradient at eta = 0 and -4 for k = 0, ..., 8, measured and
-exact.
+Figure 1 shows the exact loss during SGD (step size 1), averaged over the
+trials, when the k = 0, 1, 3 or 8 most probable atoms are summed. Figure 2 shows
+the distribution and the variance of the gradient at eta = 0 and -4 for
+k = 0, ..., 8, measured and exact.
 
-REINFORCE+ takes `f` at an independent draw as its baseline. The code of the
-paper draws one for every atom (`shared=False`), which leaves a floor of noise
-at k = 8; one draw for all atoms (`shared=True`) leaves none.
+The baseline of REINFORCE+ is `f` at an independent draw. The code of the paper
+makes one such draw for every atom (`shared=False`), so that some noise remains
+at k = 8. With one draw for all atoms (`shared=True`) no noise remains.
 
   python -m examples.paper.bernoulli --output_dir=outputs/bernoulli
 
@@ -37,14 +37,14 @@ import tfp_rb
 
 plt.style.use('seaborn-v0_8-colorblind')
 
-_TRIALS = flags.DEFINE_integer('trials', 20, 'Independent runs of SGD.')
-_STEPS = flags.DEFINE_integer('steps', 1000, 'Steps of SGD.')
+_TRIALS = flags.DEFINE_integer('trials', 20, 'Number of independent SGD runs.')
+_STEPS = flags.DEFINE_integer('steps', 1000, 'Number of SGD steps.')
 _DRAWS = flags.DEFINE_integer('draws', 10_000, 'Gradients for each variance.')
-_SEED = flags.DEFINE_integer('seed', 0, 'Seed of everything.')
+_SEED = flags.DEFINE_integer('seed', 0, 'Seed for all runs.')
 _OUTPUT_DIR = flags.DEFINE_string(
-  'output_dir', 'outputs/bernoulli', 'Where the CSV and PNG files go.'
+  'output_dir', 'outputs/bernoulli', 'Folder for the CSV and PNG files.'
 )
-_SMOKE = flags.DEFINE_bool('smoke', False, 'A short run that shows it works.')
+_SMOKE = flags.DEFINE_bool('smoke', False, 'Makes a short run as a test.')
 
 tfd = tfp.distributions
 
@@ -62,8 +62,9 @@ ESTIMATORS = {
     baseline=tfp_rb.baselines.IndependentSample(shared=True)
   ),
 }
-# Where the curves of the paper were read off, and what was read there: the mean
-# of the authors' 20 trials. Their k = 0 curve of REINFORCE+ is a lucky draw.
+# Steps at which we read off the curves of the paper, and the values, which are
+# means of the authors' 20 trials. Their k = 0 curve of REINFORCE+ is unusually
+# low by chance.
 PAPER_STEPS = (250, 300, 350, 400, 500)
 PAPER_LOSSES = {
   ('REINFORCE', 0): (0.814, 0.799, 0.789, 0.785, 0.768),
@@ -75,7 +76,7 @@ PAPER_LOSSES = {
   ('REINFORCE+ (as published)', 3): (0.837, 0.8236, 0.765, 0.702, 0.679),
   ('REINFORCE+ (as published)', 8): (0.837, 0.8205, 0.751, 0.697, 0.679),
 }
-# Printed by the authors' code for REINFORCE+, k = 0, ..., 8.
+# The authors' code prints these variances for REINFORCE+ and k = 0, ..., 8.
 PAPER_VARIANCES = {
   0.0: (
     1.2746e-2, 7.562e-3, 6.334e-3, 5.251e-3, 3.633e-3,
@@ -89,7 +90,7 @@ PAPER_VARIANCES = {
 
 
 def loss_at(b):
-  """`f`: squared distance of the bits to the target."""
+  """Returns `f`, the squared distance of the bits from the target."""
   return tf.reduce_sum((tf.cast(b, tf.float64) - TARGET) ** 2, axis=-1)
 
 
@@ -102,7 +103,7 @@ def summed(name, num_summed):
 
 
 def gradient(eta, estimator, seed):
-  """One gradient estimate for each entry of `eta`, independently."""
+  """Returns independent gradient estimates, one for each entry of `eta`."""
   with tf.GradientTape() as tape:
     tape.watch(eta)
     q = tfd.Sample(tfd.Bernoulli(logits=eta), 3)
@@ -114,7 +115,7 @@ def loss_paths(
   name, num_summed, trials, steps, seed, progress=lambda n: None,
   jit_compile=True,
 ):  # fmt: skip
-  """Exact losses after each step of SGD: array of shape `[steps, trials]`."""
+  """Returns exact losses after each step of SGD, of shape `[steps, trials]`."""
   estimator = summed(name, num_summed)
 
   @tf.function(jit_compile=jit_compile, autograph=False)
@@ -129,7 +130,7 @@ def loss_paths(
     )
     return eta, losses.stack()
 
-  # The same seeds for every k: the curves differ by k only.
+  # Every k uses the same seeds, so that only k differs.
   seeds = np.random.default_rng(seed).integers(2**31, size=[steps, 2])
   seeds = np.resize(seeds, [-(-steps // CHUNK) * CHUNK, 2]).astype(np.int32)
   eta, losses = tf.fill([trials], tf.constant(INITIAL_ETA, tf.float64)), []
@@ -137,13 +138,13 @@ def loss_paths(
     eta, new = run(eta, tf.constant(chunk))
     losses.append(new.numpy())
     progress(CHUNK)
-  return np.concatenate(losses)[:steps]  # the last chunk may be longer
+  return np.concatenate(losses)[:steps]  # The last chunk may be too long.
 
 
 def gradient_draws(name, num_summed, etas, num_draws, seed):
-  """Independent gradient estimates: array of shape `[etas, num_draws]`."""
+  """Returns independent gradient estimates of shape `[etas, num_draws]`."""
   estimator = summed(name, num_summed)
-  # Not compiled: this is one call, and compiling takes longer than calling.
+  # It is not compiled, because compilation takes longer than this one call.
   run = tf.function(lambda eta, seed: gradient(eta, estimator, seed))
   etas = np.repeat(np.array(etas)[:, np.newaxis], num_draws, axis=1)
   seeds = tf.constant([seed, num_summed], tf.int32)
@@ -151,7 +152,7 @@ def gradient_draws(name, num_summed, etas, num_draws, seed):
 
 
 def exact_variance(name, num_summed, eta):
-  """Variance of the estimate by enumeration of atoms and baseline draws."""
+  """Computes the variance by enumeration of atoms and baseline draws."""
   q = tfd.Sample(tfd.Bernoulli(logits=tf.constant(eta, tf.float64)), 3)
   every = tfp_rb.partition(q, NUM_ATOMS)
   atoms, probs = every.values.numpy(), every.weights.numpy()
@@ -168,7 +169,8 @@ def exact_variance(name, num_summed, eta):
   if name == 'REINFORCE':
     return variance_of_draw(f * score)
   if name == 'REINFORCE+ (shared draw)':
-    # Unbiased given the baseline, so its own variance adds nothing.
+    # The estimate is unbiased given the baseline, so the variance of the
+    # baseline itself adds nothing.
     return sum(
       p * variance_of_draw((f - level) * score) for p, level in zip(probs, f)
     )
@@ -270,7 +272,7 @@ def print_variances(variances):
     print('  k' + ''.join(titles))
     for k in sorted({k for _, _, k in variances}):
       cells = [
-        # Squares of rounding errors are printed as 0.
+        # Variances that are squared rounding errors are printed as 0.
         '{:12.3e} / {:10.3e}'.format(
           *(x if x > 1e-30 else 0.0 for x in variances[name, eta, k])
         )
@@ -284,7 +286,7 @@ def print_variances(variances):
 
 
 def all_loss_paths(ks, trials, steps):
-  """Exact losses along SGD: `{(estimator, k): array [steps, trials]}`."""
+  """Returns exact losses, `{(estimator, k): array [steps, trials]}`."""
   settings = [(name, k) for name in ESTIMATORS for k in ks]
   paths = {}
   with tqdm.tqdm(total=len(settings) * steps, unit='step') as bar:
@@ -292,13 +294,14 @@ def all_loss_paths(ks, trials, steps):
       bar.set_description(f'{name}, k = {k}')
       paths[name, k] = loss_paths(
         name, k, trials, steps, _SEED.value, progress=bar.update,
-        jit_compile=not _SMOKE.value,  # compiling takes longer than few steps
+        # Compilation takes longer than a few steps.
+        jit_compile=not _SMOKE.value,
       )  # fmt: skip
   return paths
 
 
 def all_variances(ks, num_draws):
-  """Draws of the gradient, and its variances.
+  """Returns draws of the gradient, and its variances.
 
   Args:
     ks: Numbers of atoms that are summed.
@@ -320,7 +323,7 @@ def all_variances(ks, num_draws):
 
 
 def path_rows(paths):
-  """Rows of the table of losses."""
+  """Returns the rows of the table of losses."""
   return [
     {
       'estimator': name,
@@ -336,7 +339,7 @@ def path_rows(paths):
 
 
 def variance_rows(variances, num_draws):
-  """Rows of the table of variances."""
+  """Returns the rows of the table of variances."""
   return [
     {
       'estimator': name,
@@ -352,7 +355,8 @@ def variance_rows(variances, num_draws):
 
 def main(argv):
   del argv
-  tf.get_logger().setLevel('ERROR')  # one function for each k is intended
+  # TensorFlow would warn that there is one function for each k.
+  tf.get_logger().setLevel('ERROR')
   trials, steps, num_draws = _TRIALS.value, _STEPS.value, _DRAWS.value
   path_ks, variance_ks = SUMMED, range(NUM_ATOMS + 1)
   if _SMOKE.value:
@@ -368,7 +372,7 @@ def main(argv):
   plot_gradients(draws, variances, in_output('figure_2_gradients.png'))
   print_paths(paths)
   print_variances(variances)
-  print(f'\nFigures and CSV files are in {_OUTPUT_DIR.value}')
+  print(f'\nThe figures and the CSV files are in {_OUTPUT_DIR.value}.')
 
 
 if __name__ == '__main__':

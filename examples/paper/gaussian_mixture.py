@@ -1,38 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Gaussian mixture experiment: section 5.2, Figure 3 of the paper.
+"""Runs the Gaussian mixture experiment: section 5.2 and Figure 3 of the paper.
 
-200 observations in the plane, 10 clusters of unit variance with means from
-`N(0, 8^2)`. The means have point estimates, each assignment a table of 10 free
-logits: `q` is a `Categorical` with the trials and the observations as its
-batch, and `f = |y - mean_z|^2 / 2` is evaluated at a few of the 10 clusters
-for each observation. Prior and entropy have no noise and stay outside `f`; the
-authors keep them inside, where they cancel in `f(z) - f(z')`: the gradient of
-REINFORCE+ is the same. SGD with rate 0.01; plotted is the log of the mean over
-the trials of the exact loss after each step.
+The data are 200 observations in the plane from 10 clusters of unit variance,
+whose means are draws from `N(0, 8^2)`. The model has point estimates of the
+means, and a table of 10 free logits for each assignment. So `q` is a
+`Categorical` with the trials and the observations as its batch, and
+`f = |y - mean_z|^2 / 2` is evaluated at a few of the 10 clusters for each
+observation. Prior and entropy are computed exactly, outside `f`. The authors
+compute them inside `f`, where they cancel in `f(z) - f(z')`, so the gradient of
+REINFORCE+ is the same. The optimizer is SGD with learning rate 0.01. The script
+plots the log of the exact loss after each step, averaged over the trials.
 
-REINFORCE+ with `k` of the clusters summed is set against the average of `n`
-estimates without sums, both at `2 (k + n)` evaluations of `f`: the authors draw
-a `z'` for every atom (`shared=False`). For comparison: one `z'` for all atoms
-(`shared=True`, `k + n + 1` evaluations), and the free `LeaveOneOut` baseline,
-which spends the `2 (k + n)` evaluations on draws. `--estimator` runs another.
+It compares REINFORCE+ with `k` summed clusters to the average of `n` estimates
+without sums. Both evaluate `f` `2 (k + n)` times, because the authors draw a
+separate `z'` for every atom (`shared=False`). Two further methods are one `z'`
+for all atoms (`shared=True`, `k + n + 1` evaluations), and the free
+`LeaveOneOut` baseline, which spends the `2 (k + n)` evaluations on draws.
+`--estimator` runs another estimator.
 
-The loss is the negative ELBO as the paper writes it, or with `--as_published`
-that of the authors' code: prior 10 times too heavy, entropy 10 times too light,
-constants left out. The logits start at 3 for the cluster that k-means assigns
-and 0 elsewhere, the means at a draw from the prior (as in the code) or with
-`--init=kmeans` at those of k-means (as the text says).
+The loss is the negative ELBO as in the paper. With `--as_published` it is the
+loss of the authors' code, in which the prior has 10 times too much weight, the
+entropy has 10 times too little weight, and constants are left out. The logits
+start at 3 for the cluster that k-means assigns, and at 0 for the others. The
+means start at a draw from the prior (as in the code), or with `--init=kmeans`
+at the means of k-means (as the text says).
 
-The authors' data cannot be drawn again. Ours has the true and the initial means
-as read off their figure; assignments and noise are of seed 0, the first that
-was tried. Which initial mean belongs to which label of k-means is not known: it
-is the first of random orders that starts within 1 % of the loss the authors
-print. `--num_datasets=6` draws everything from the model instead, with seeds 0
-to 5: there sums and averages of equal cost differ by less than two standard
-errors on some datasets, while k = 0 is last and k = 10 first on all.
+The authors' data set cannot be drawn again. Ours uses the true and the initial
+means that we read off their figure; assignments and noise come from seed 0, the
+first that we tried. The paper does not say which initial mean belongs to which
+label of k-means. We draw random orders, and take the first one whose initial
+loss is within 1 % of the loss that the authors print. `--num_datasets=6` draws
+everything from the model instead, with seeds 0 to 5. On some of these datasets
+sums and averages of equal cost differ by less than two standard errors, but on
+all of them k = 0 is the worst setting and k = 10 the best.
 
-Results in `results/gaussian_mixture`, figure, paths and table each, in which
-`...` is `python -m examples.paper.gaussian_mixture
---output_dir=examples/results/gaussian_mixture`; about 70 s each on two cores:
+The folder `results/gaussian_mixture` contains a figure, paths and a table for
+each of the following commands, in which `...` stands for `python -m
+examples.paper.gaussian_mixture --output_dir=examples/results/gaussian_mixture`.
+Each takes about 70 s on two cores:
 
   ...
   ... --as_published
@@ -66,7 +71,7 @@ tfd = tfp.distributions
 FLAGS = flags.FLAGS
 NUM_OBSERVATIONS, NUM_CLUSTERS, PRIOR_SCALE = 200, 10, 8.0
 RATE, LEVEL_RATE, FLOOR = 1e-2, 5e-2, -8.0
-# Read off the authors' figure, and printed by their code.
+# Means read off the authors' figure, and the loss that their code prints.
 PAPER_MEANS = np.array([
   (-14.4, -7.3), (-8.3, -5.4), (-6.1, 6.3), (0.4, 15.5), (0.6, 6.4),
   (-0.5, -0.8), (1.1, 1.6), (4.6, 9.4), (11.6, 3.2), (8.8, -9.8),
@@ -76,7 +81,7 @@ PAPER_INITIAL_MEANS = np.array([
   (-4.8, -11.4), (0.7, -6.5), (5.7, -9.8), (6.9, 0.3), (9.8, 7.2),
 ])  # fmt: skip
 PAPER_INITIAL_LOSS = 35518.1
-# (k, n): summed clusters and draws. Log losses of the paper at these steps.
+# Log losses of the paper at these steps, by (k, n): summed clusters and draws.
 PAPER_STEPS = (20, 30, 40, 60, 80, 98)
 PAPER_LOG_LOSSES = {
   (0, 1): (8.50, 8.15, 7.93, 7.66, 7.51, 7.425),
@@ -87,8 +92,8 @@ PAPER_LOG_LOSSES = {
   (10, 1): (8.29, 7.72, 7.42, 7.16, 7.04, 6.975),
 }
 SETTINGS = tuple(PAPER_LOG_LOSSES)
-# Worse and better setting; the gap in the paper at step 98, and the range over
-# the six datasets of an independent simulation.
+# For a worse and a better setting: the gap in the paper at step 98, and the
+# range over the six datasets of an independent simulation.
 GAPS = {
   ((0, 1), (10, 1)): (0.45, '.07 to .68'),
   ((0, 2), (1, 1)): (0.115, '.025 to .35'),
@@ -96,8 +101,8 @@ GAPS = {
   ((1, 1), (0, 4)): (0.05, 'either sign'),
   ((3, 1), (10, 1)): (0.02, 'not given'),
 }
-# Colour (Okabe and Ito's), line and marker: averages are dashed, and have the
-# colour of the sum of equal cost.
+# Colour (Okabe and Ito's), line and marker. Averages are dashed, and have the
+# same colour as the sum of equal cost.
 STYLES = {
   (0, 1): ('#000000', '-', ''),
   (0, 2): ('#0072B2', '--', ''),
@@ -110,7 +115,7 @@ PUBLISHED = 'REINFORCE+ (as published)'
 SHARED = 'REINFORCE+ (shared draw)'
 LEAVE_ONE_OUT = 'LeaveOneOut'
 
-# `means` and `logits` are where SGD starts.
+# SGD starts at `means` and `logits`.
 Problem = collections.namedtuple('Problem', 'y means logits true_means')
 
 
@@ -118,7 +123,8 @@ def reinforce(baseline):
   return lambda m, _: tfp_rb.REINFORCE(baseline=baseline, num_samples=m)
 
 
-# By the number of draws, and the level that NVIL learns.
+# Each entry maps a number of draws, and the level that NVIL learns, to an
+# estimator.
 _baselines = tfp_rb.baselines
 MAKERS = {
   PUBLISHED: reinforce(_baselines.IndependentSample(shared=False)),
@@ -133,10 +139,10 @@ MAKERS = {
   'REBAR': lambda m, _: tfp_rb.REBAR(0.5, num_samples=m),
 }
 REFUSED = {
-  'Exact': 'sums all 10 clusters, which is k = 10 of the others',
-  'Learned': 'learns one level for all trials, which would not be independent; '
-  'NVIL learns one for each trial and observation here',
-  'RELAX': 'trains a network, which all trials would share; REBAR does not',
+  'Exact': 'sums all 10 clusters, as the other estimators do at k = 10',
+  'Learned': 'learns one level for all trials, so the trials would not be '
+  'independent; use NVIL, which learns a level per trial and observation here',
+  'RELAX': 'trains a network, which all trials would share; use REBAR instead',
 }
 
 
@@ -144,27 +150,30 @@ def check_estimator(name):
   if name and name not in MAKERS:
     why = f' `{name}` {REFUSED[name]}.' if name in REFUSED else ''
     raise flags.ValidationError(
-      f'`--estimator` must be one of {list(MAKERS)}, but is {name!r}.{why}'
+      f'`--estimator` must be one of {list(MAKERS)}; got {name!r}.{why}'
     )
   return True
 
 
 def num_draws(name, k, n):
-  """Draws from the rest; a free baseline leaves the cost of every `z'`."""
+  """Returns the number of draws from the rest.
+
+  A free baseline spends the evaluations at `z'` on further draws.
+  """
   if k == NUM_CLUSTERS:
     return 0
   return k + 2 * n if name == LEAVE_ONE_OUT else n
 
 
 def num_calls(name, k, n):
-  """Evaluations of `f` for one observation and step."""
+  """Returns the number of evaluations of `f` per observation and step."""
   m = num_draws(name, k, n)
   extra = {PUBLISHED: k + m, SHARED: 1, 'MuProp': 1, 'REBAR': m}
   return k + m + extra.get(name, 0)
 
 
 def kmeans(y, rng):
-  """Labels and centres: the best of 10 runs, each begun as k-means++."""
+  """Returns labels and centres from the best of 10 runs of k-means++."""
   distances = lambda centres: np.sum((y[:, np.newaxis] - centres) ** 2, axis=-1)
   best = np.inf
   for _ in range(10):
@@ -203,17 +212,21 @@ def make_dataset(seed, init, like_paper):
 
 
 def log_probs_of(logits):
-  """Floored as in the authors' code: no gradient below."""
+  """Returns log-probabilities of logits that are floored.
+
+  As in the authors' code, logits below the floor get no gradient.
+  """
   return tf.nn.log_softmax(tf.maximum(logits, FLOOR))
 
 
 def analytic_part(means, log_probs, as_published):
-  """Prior, entropy and constants: `Tensor` of shape `[..., trials]`."""
+  """Returns the sum of prior, entropy and constants, `[..., trials]`."""
   num_rows = log_probs.shape[-2]
   entropy = -tf.reduce_sum(tf.exp(log_probs) * log_probs, axis=[-2, -1])
   prior = tf.reduce_sum(means**2, axis=[-2, -1]) / (2.0 * PRIOR_SCALE**2)
   if as_published:
-    # Means over the tables of means and of logits, for every observation.
+    # The authors take means over the tables of means and of logits, and count
+    # them once per observation.
     prior += 2 * NUM_CLUSTERS * np.log(PRIOR_SCALE)
     return num_rows / (2 * NUM_CLUSTERS) * prior - entropy / NUM_CLUSTERS
   prior += NUM_CLUSTERS * np.log(2.0 * np.pi * PRIOR_SCALE**2)
@@ -222,7 +235,7 @@ def analytic_part(means, log_probs, as_published):
 
 
 def exact_loss(y, means, logits, as_published):
-  """The loss of shape `[..., trials]`, all clusters summed."""
+  """Returns the loss with all clusters summed, of shape `[..., trials]`."""
   log_probs = log_probs_of(logits)
   means = tf.convert_to_tensor(means)
   offsets = y[..., np.newaxis, :] - means[..., np.newaxis, :, :]
@@ -232,7 +245,7 @@ def exact_loss(y, means, logits, as_published):
 
 
 def gradients(y, means, logits, level, as_published, name, k, n, seed):
-  """Estimates by means, logits and the level of NVIL, each trial on its own."""
+  """Returns gradients w.r.t. means, logits and NVIL's level, for each trial."""
 
   def f(z):
     if z.dtype.is_integer:
@@ -258,14 +271,14 @@ def gradients(y, means, logits, level, as_published, name, k, n, seed):
 def loss_paths(
   problems, name, k, n, trials, steps, as_published, seed, jit_compile=True
 ):
-  """Exact losses after each step of SGD: `[steps, datasets, trials]`."""
+  """Returns exact losses after each SGD step, `[steps, datasets, trials]`."""
   stack = lambda part: np.stack([getattr(p, part) for p in problems])[:, None]
   y = tf.constant(stack('y'))
   start = [
     tf.constant(np.repeat(x, trials, axis=1))
     for x in (stack('means'), stack('logits'), np.zeros(y.shape[:-1]))
   ]
-  # The same seeds for every setting: the curves differ by the setting only.
+  # Every setting uses the same seeds, so that only the setting differs.
   seeds = np.random.default_rng(seed).integers(2**31, size=[steps, 2])
   seeds = tf.constant(seeds, tf.int32)
 
@@ -292,7 +305,7 @@ def loss_paths(
 
 
 def log_means(losses):
-  """Log of the mean over the trials: `[steps, datasets]`."""
+  """Returns the log of the mean over the trials, `[steps, datasets]`."""
   return np.log(losses.mean(axis=-1))
 
 
@@ -303,7 +316,7 @@ def title_of(k, n):
 def draw_lines(axis, paths, name, dataset, exact=0.0):
   for k, n in [setting for of, *setting in paths if of == name]:
     logs = log_means(paths[name, k, n])[:, dataset] - exact
-    first = min(8, len(logs) // 2)  # the loss falls fast at first
+    first = min(8, len(logs) // 2)  # The loss falls fast at the beginning.
     colour, line, marker = STYLES[k, n]
     axis.plot(
       np.arange(first, len(logs) + 1), logs[first - 1 :], color=colour,
@@ -316,7 +329,7 @@ def draw_lines(axis, paths, name, dataset, exact=0.0):
 
 
 def plot(paths, exact, problems, as_published, path):
-  """Data, paths as in the paper, and distances to the path without noise."""
+  """Plots the data, paths as in the paper, and distances to the exact path."""
   names = list(dict.fromkeys(name for name, _, _ in paths))
   panels = [(name, name, 0) for name in names]
   rows = ['AAABBB', 'CCDDEE' if len(names) == 3 else 'CCCDDD']
@@ -339,7 +352,7 @@ def plot(paths, exact, problems, as_published, path):
     draw_lines(axis, paths, PUBLISHED, 0)
     axis.set(
       title=PUBLISHED, ylabel=f'log of the {loss}, mean of the trials',
-      xlim=(5, 103),  # as in the paper
+      xlim=(5, 103),  # The paper shows the same steps.
     )  # fmt: skip
   for axis, (title, name, dataset) in zip(axes.values(), panels):
     draw_lines(axis, paths, name, dataset, log_means(exact)[:, dataset])
@@ -350,7 +363,7 @@ def plot(paths, exact, problems, as_published, path):
 
 
 def write_csv(path, paths, steps):
-  """One row for a setting, a dataset and a step."""
+  """Writes one row for each setting, dataset and step."""
   with open(path, 'w', newline='') as file:
     writer = csv.writer(file)
     writer.writerow(
@@ -368,10 +381,10 @@ def write_csv(path, paths, steps):
 
 
 def tables(paths, as_published):
-  """Returns log losses (of the first dataset) and gaps, next to the paper's."""
+  """Returns log losses of the first dataset, gaps, and the paper's numbers."""
   lines = [
     'Log of the mean loss, dataset 0'
-    + as_published * ' (in brackets: the paper, on data of its own)',
+    + as_published * ' (in brackets: the paper, with its own data)',
     f'{"":28s}{"calls":>14s}' + ''.join(f'{s:>15d}' for s in PAPER_STEPS),
   ]
   for (name, k, n), losses in paths.items():
@@ -396,7 +409,7 @@ def tables(paths, as_published):
           paths[(name, *setting)][step - 1] for setting in (worse, better)
         )
         gaps = log_means(high) - log_means(low)
-        # The trials end in several local optima, so the error is not small.
+        # The trials end in several local optima, so the errors are large.
         relative = [np.std(x, -1) / np.mean(x, -1) for x in (high, low)]
         errors = np.hypot(*relative) / high.shape[-1] ** 0.5
         title = f'{title_of(*worse)} minus {title_of(*better)}'
@@ -411,7 +424,8 @@ def tables(paths, as_published):
 def main(argv):
   del argv
   start = time.perf_counter()
-  tf.get_logger().setLevel('ERROR')  # one function for each k is intended
+  # TensorFlow would warn that there is one function for each k.
+  tf.get_logger().setLevel('ERROR')
   trials, steps, settings = FLAGS.trials, FLAGS.steps, SETTINGS
   names = [PUBLISHED, SHARED, LEAVE_ONE_OUT]
   if FLAGS.estimator:
@@ -425,15 +439,16 @@ def main(argv):
   work = [(name, k, n) for name in names for k, n in settings]
   run = lambda name, k, n, trials: loss_paths(
     problems, name, k, n, trials, steps, FLAGS.as_published, FLAGS.seed,
-    jit_compile=not FLAGS.smoke,  # compiling takes longer than a few steps
+    jit_compile=not FLAGS.smoke,  # Compilation takes longer than a few steps.
   )  # fmt: skip
   paths, exact = {}, run(LEAVE_ONE_OUT, NUM_CLUSTERS, 1, trials=1)
   for name, k, n in (bar := tqdm.tqdm(work, unit='path')):
     bar.set_description(f'{name}, {title_of(k, n)}')
     if (k, n) == (0, 1) and name == SHARED:
-      paths[name, k, n] = paths[PUBLISHED, k, n]  # one atom has one `z'`
+      paths[name, k, n] = paths[PUBLISHED, k, n]  # A single atom has one `z'`.
     elif k == NUM_CLUSTERS and name in (SHARED, LEAVE_ONE_OUT):
-      paths[name, k, n] = np.repeat(exact, trials, axis=-1)  # without noise
+      # Without noise all trials are equal.
+      paths[name, k, n] = np.repeat(exact, trials, axis=-1)
     else:
       paths[name, k, n] = run(name, k, n, trials)
 
@@ -442,7 +457,8 @@ def main(argv):
   parts += [FLAGS.estimator] if FLAGS.estimator else []
   parts += [f'{len(problems)}_datasets'] if FLAGS.num_datasets else []
   prefix = os.path.join(FLAGS.output_dir, '_'.join(parts))
-  few = [s for s in (1, *PAPER_STEPS) if s <= steps]  # one file stays small
+  # With several datasets only a few steps are written, to keep the file small.
+  few = [s for s in (1, *PAPER_STEPS) if s <= steps]
   every = range(1, steps + 1)
   write_csv(f'{prefix}.csv', paths, few if len(problems) > 1 else every)
   plot(paths, exact, problems, FLAGS.as_published, f'{prefix}.png')
@@ -450,22 +466,33 @@ def main(argv):
   with open(f'{prefix}.txt', 'w') as file:
     file.write(text + '\n')
   print(
-    f'\n{text}\n\n{time.perf_counter() - start:.0f} s, {prefix}.{{csv,png,txt}}'
+    f'\n{text}\n\nThe results are in {prefix}.{{csv,png,txt}}. The script took '
+    f'{time.perf_counter() - start:.0f} s.'
   )
 
 
 def define_flags():
-  """Of the script only: who imports it may import others with such flags."""
-  flags.DEFINE_integer('trials', 20, 'Independent runs of SGD.')
-  flags.DEFINE_integer('steps', 200, 'Steps of SGD.')
-  flags.DEFINE_bool('as_published', False, "The loss of the authors' code.")
-  flags.DEFINE_enum('init', 'prior', ['prior', 'kmeans'], 'Of the means.')
-  flags.DEFINE_integer('num_datasets', 0, 'From the model; 0: as in the paper.')
-  flags.DEFINE_string('estimator', None, f'One of {list(MAKERS)}.')
+  """Defines the flags of the script; an import of the module defines none."""
+  flags.DEFINE_integer('trials', 20, 'Number of independent runs of SGD.')
+  flags.DEFINE_integer('steps', 200, 'Number of SGD steps.')
+  flags.DEFINE_bool(
+    'as_published', False, "Uses the loss of the authors' code."
+  )
+  flags.DEFINE_enum(
+    'init', 'prior', ['prior', 'kmeans'], 'Initialization of the means.'
+  )
+  flags.DEFINE_integer(
+    'num_datasets', 0, 'Datasets drawn from the model; 0: one like the paper.'
+  )
+  flags.DEFINE_string(
+    'estimator', None, f'Further estimator, one of {list(MAKERS)}.'
+  )
   flags.register_validator('estimator', check_estimator)
-  flags.DEFINE_integer('seed', 0, 'Seed of everything.')
-  flags.DEFINE_string('output_dir', 'outputs/gaussian_mixture', 'For results.')
-  flags.DEFINE_bool('smoke', False, 'A short run that shows it works.')
+  flags.DEFINE_integer('seed', 0, 'Seed for data and runs.')
+  flags.DEFINE_string(
+    'output_dir', 'outputs/gaussian_mixture', 'Folder for the results.'
+  )
+  flags.DEFINE_bool('smoke', False, 'Makes a short run as a test.')
 
 
 if __name__ == '__main__':

@@ -1,32 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moving MNIST: section 5.4 of the paper, Figures 5 and 6, Table 2.
+"""Trains hard attention on moving MNIST: section 5.4 of the paper.
 
-A digit lies somewhere in a frame of 68 by 68 pixels. An autoencoder looks at
-one window of 28 by 28; where, is a discrete variable of 4,624 values, and the
-gradient of its distribution is that of the estimator. The exact gradient is
-out of reach, yet the mass sits on a few pixels: those are summed.
+The script draws Figures 5 and 6 and prints Table 2. A digit lies somewhere in a
+frame of 68 by 68 pixels. An autoencoder looks at one window of 28 by 28 pixels.
+The location of the window is a discrete variable with 4,624 values, and the
+estimator under test estimates the gradient w.r.t. its distribution. The exact
+gradient is too expensive, but most of the mass is on a few locations, and the
+Rao-Blackwellized methods sum those.
 
-All methods start from the same weights. Evaluated on test images after every
-epoch: the negative ELBO at the most probable location (without entropy and
-prior of the location, as in the authors' code), and how far that location is
-from the truth.
+All methods start from the same weights. After every epoch the script evaluates
+two quantities on test images: the negative ELBO at the most probable location
+(without entropy and prior of the location, as in the authors' code), and the
+distance of this location from the true one.
 
   python -m examples.paper.moving_mnist --as_published --methods=RB-REINFORCE+
 
-`--as_published` weighs the entropy of the location 64 times, as the authors'
-code does; default is its weight 1. `--anneal_epochs=25` begins with 256 and
-falls to that weight within so many epochs. Digits are placed at whole pixels,
-where the authors' code stretched them between pixels. A run that is stopped
-goes on where it was, when started again with the same flags; `--plot_only`
-draws figures and table from the CSV files that are there; `--tune` compares the
-paper's step sizes on validation images. A run keeps 0.8 GB: the attention has
-17 million weights, and Adam keeps as many twice.
+The entropy of the location has the weight 1 by default, and the weight 64 with
+`--as_published`, as in the authors' code. With `--anneal_epochs=25` its weight
+starts at 256 and falls to the final weight within 25 epochs. `--plot_only`
+draws the figures and prints the table from the existing CSV files. `--tune`
+compares the paper's step sizes on validation images. If a run is stopped, start
+it again with the same flags, and it continues where it stopped. A run needs
+0.8 GB on disk: the attention has 17 million weights, and Adam keeps two further
+values for each weight.
 
-Other differences from the authors' code: an epoch has 93 steps, the digits that
-do not fill a batch are left out; test images lie where they lay at the last
-evaluation; RELAX is the unbiased one, with a control variate of frame and
-location, where the authors' is close to REBAR, biased for this `f`; the network
-of NVIL starts as Keras does.
+The script differs from the authors' code as follows:
+
+* It places digits at whole pixels; the authors' code interpolates them
+  between pixels.
+* An epoch has 93 steps; digits that do not fill a batch are left out.
+* Test images have the same locations in all evaluations.
+* RELAX is unbiased, with a control variate of frame and location; the authors'
+  version is close to REBAR, and biased for this `f`.
+* The network of NVIL has the default initialization of Keras.
 
 Reference: Runjing Liu et al. Rao-Blackwellized stochastic gradients for
 discrete distributions. ICML 2019. https://arxiv.org/abs/1810.04777
@@ -51,17 +57,18 @@ from tfp_rb import baselines, datasets, models
 
 FLAGS = flags.FLAGS
 BATCH_SIZE = 64
-PUBLISHED_WEIGHT = 64.0  # of the entropy: the size of a batch, once too often
-# Times log 4,624 about what a frame costs of which nothing is seen.
+# The authors' code multiplies the entropy by the batch size once too often.
+PUBLISHED_WEIGHT = 64.0
+# 256 * log 4,624 is roughly the loss of a frame that the model misses entirely.
 ANNEALED_FROM = 256.0
-MOST_ATOMS = 500  # what memory allows, about
+MOST_ATOMS = 500  # About this many fit into memory.
 
 
 def choose_emitters():
-  """Selects XLA's older emitters; call it before anything is computed.
+  """Selects XLA's older emitters; call it before any computation.
 
-  They need 300 MB less memory, and a step takes 8 % longer. If `XLA_FLAGS` is
-  set, it remains as it is.
+  They need 300 MB less memory, but a step takes 8 % longer. If `XLA_FLAGS` is
+  already set, the function does not change it.
   """
   os.environ.setdefault(
     'XLA_FLAGS',
@@ -71,7 +78,7 @@ def choose_emitters():
 
 def _plus(frame=None):
   del frame
-  # As published: a draw of its own for every atom.
+  # As in the authors' code, every atom has its own draw for the baseline.
   return tfp_rb.REINFORCE(baselines.IndependentSample(shared=False))
 
 
@@ -115,7 +122,8 @@ def _pooled(frame, budget_per_row):
   return tfp_rb.pooled(budget_per_row=budget_per_row)
 
 
-# Estimator by the size of frames, step size, that of its own variables.
+# Each entry has a callable that takes the size of frames and returns an
+# estimator, the step size, and the step size for the estimator's variables.
 METHODS = {
   'RB-REINFORCE+': (_summed, 1e-3, None),
   'REINFORCE+': (_plus, 1e-3, None),
@@ -131,7 +139,7 @@ DEMO = ('RB-REINFORCE+', 'REINFORCE+')
 
 
 def method_of(name):
-  """A row of the table of methods, also of `k=...` and `budget=...`."""
+  """Returns the entry of a method; `k=...` and `budget=...` work, too."""
   kind, _, number = name.partition('=')
   if number.isdigit() and int(number) <= MOST_ATOMS:
     if kind == 'k':
@@ -143,22 +151,22 @@ def method_of(name):
       return estimator, 1e-3, None
   if name not in METHODS:
     raise app.UsageError(
-      f'Methods must be of {list(METHODS)}, `k=0` to `k={MOST_ATOMS}` or '
-      f'`budget=2` to `budget={MOST_ATOMS}` (by `--methods`, `--k` or '
-      f'`--budget`), but one is {name!r}.'
+      f'`--methods` must be among {list(METHODS)}, `k=0` to `k={MOST_ATOMS}` '
+      f'(also `--k`) and `budget=2` to `budget={MOST_ATOMS}` (also '
+      f'`--budget`); got {name!r}.'
     )
   return METHODS[name]
 
 
 def make_model(method, seed, learning_rate=None, rate=None, **settings):
-  """A compiled model for a method; its networks start alike for all.
+  """Returns a compiled model, with the same initial networks for all methods.
 
   Args:
     method: Name of the method.
-    seed: Python `int`, of the noise.
-    learning_rate: Python `float`. Default: that of the table.
-    rate: Python `float`, of the annealing of Gumbel. Default: the paper's.
-    **settings: Of `MovingVAE`, or `jit_compile`.
+    seed: Python `int`, the seed of the noise.
+    learning_rate: Python `float`. Default: the step size in `METHODS`.
+    rate: Python `float`, annealing rate of Gumbel. Default: the paper's rate.
+    **settings: Arguments of `MovingVAE`, or `jit_compile`.
 
   Returns:
     model: A `MovingVAE`.
@@ -166,14 +174,14 @@ def make_model(method, seed, learning_rate=None, rate=None, **settings):
   make_estimator, default, estimator_rate = method_of(method)
   jit_compile = settings.pop('jit_compile', True)
   frame = settings.get('frame', 68)
-  gc.collect()  # the model before: Keras leaves it to the collector
+  gc.collect()  # Keras does not free the previous model at once.
   keras.utils.set_random_seed(seed)
   estimator = (
     make_estimator(frame) if rate is None else make_estimator(frame, rate)
   )
   keras.utils.set_random_seed(901)
   model = models.MovingVAE(estimator, seed=seed, **settings)
-  # The authors' epsilon, of gradients of a sum over the batch.
+  # The authors' epsilon belongs to a sum over the batch; our loss is a mean.
   adam = functools.partial(keras.optimizers.Adam, epsilon=1e-8 / BATCH_SIZE)
   model.compile(
     adam(learning_rate or default),
@@ -184,7 +192,10 @@ def make_model(method, seed, learning_rate=None, rate=None, **settings):
 
 
 def training_data(digits, first_epoch, seed):
-  """Epochs without end; each is in an order of its own, whenever it begins."""
+  """Returns batches of endless epochs.
+
+  The order in an epoch depends only on the seed and the number of the epoch.
+  """
   num_steps = len(digits) // BATCH_SIZE
   digits = tf.constant(digits)
 
@@ -204,20 +215,21 @@ def training_data(digits, first_epoch, seed):
 
 
 def split(mnist, num_images, num_test):
-  """Training, validation and test digits, without replacement.
+  """Draws training, validation and test digits without replacement.
 
   Args:
     mnist: `datasets.MNIST`.
-    num_images: Python `int`, of training digits, and of validation digits.
-    num_test: Python `int`.
+    num_images: Python `int`, number of training and of validation digits.
+    num_test: Python `int`, number of test digits.
 
   Returns:
-    train, validation, test: Arrays of images; fewer if there are fewer.
+    train, validation, test: Arrays of images, which have fewer images if MNIST
+      does not have enough.
   """
   if num_images < BATCH_SIZE or num_test < 1:
     raise app.UsageError(
-      f'`--num_images` must be at least {BATCH_SIZE}, a batch, and '
-      f'`--num_test` at least 1, but they are {num_images} and {num_test}.'
+      f'`--num_images` must be at least the batch size ({BATCH_SIZE}), and '
+      f'`--num_test` at least 1; got {num_images} and {num_test}.'
     )
   rng = np.random.default_rng(901)
   train = rng.permutation(len(mnist.train_images))
@@ -230,7 +242,7 @@ def split(mnist, num_images, num_test):
 
 
 def entropy_weight(weight, num_steps):
-  """A weight; or its schedule, if it comes down from a heavier one."""
+  """Returns a weight, or a schedule that falls to it from `ANNEALED_FROM`."""
   if not num_steps:
     return weight
   return keras.optimizers.schedules.PolynomialDecay(
@@ -244,12 +256,12 @@ def evaluation_data(digits):
 
 
 def run(model, seed, digits, test_data, folder, epochs, source, restart=False):
-  """Trains a model, or goes on with it; returns its log by epoch."""
+  """Trains a model, or resumes a stopped run; returns its log."""
   num_steps = len(digits) // BATCH_SIZE
   return training_runs.train(
     model,
     lambda first_epoch: training_data(digits, first_epoch, seed),
-    # One step in a call: a loop around convolutions is slow on a CPU.
+    # Each call runs one step, because loops of convolutions are slow on a CPU.
     (num_steps, 1),
     test_data,
     folder,
@@ -287,7 +299,7 @@ def plan_of_flags():
   num_images, num_test, settings = FLAGS.num_images, FLAGS.num_test, {}
   epochs, num_seeds = FLAGS.epochs, FLAGS.num_seeds
   if FLAGS.tune and not FLAGS['epochs'].present:
-    epochs = 20  # as the authors
+    epochs = 20  # The authors also use 20.
   if FLAGS.demo:
     epochs, num_seeds, num_test = 4, 1, 500
   if FLAGS.smoke:
@@ -301,7 +313,10 @@ def plan_of_flags():
     about['anneal_epochs'] = FLAGS.anneal_epochs
     about['annealed_from'] = ANNEALED_FROM
     if FLAGS.anneal_epochs >= epochs:
-      print(f'{epochs} epochs end before the entropy weighs {weight:g}.')
+      print(
+        f'The {epochs} epochs end before the weight of the entropy falls to '
+        f'{weight:g}.'
+      )
   return Plan(epochs, num_seeds, num_images, num_test, weight, settings, about)
 
 
@@ -315,7 +330,7 @@ def shared_start(plan, settings, test_data, output, source):
     output: `pathlib.Path` of the folder of all runs.
     source: Python `str`, what the data are.
   """
-  # Processes with other methods may share the folder; they wait here.
+  # Other processes may train other methods in this folder; they wait here.
   with kept_files.lock(output / 'start.lock', wait=True):
     training_runs.start_of(
       output / 'start.json',
@@ -351,7 +366,7 @@ def run_all(
       moving_report.reconstruct(
         model, test_digits[:4], output / method / 'reconstructions.csv', source
       )
-      del model  # before there is another
+      del model  # Frees its memory before the next model is created.
       moving_report.report(output, METHODS)
 
 
@@ -364,13 +379,13 @@ def main(argv):
   choose_emitters()
   methods = training_runs.methods_of_flags(DEMO)
   for method in methods:
-    method_of(method)  # before anything takes time
+    method_of(method)  # An unknown name is reported before anything runs.
   mnist = datasets.load_mnist(FLAGS.source, FLAGS.data_dir)
   print(f'Data: {mnist.source}')
   plan = plan_of_flags()
   digits, validation, test_digits = split(mnist, plan.num_images, plan.num_test)
   source = f'{mnist.source}, {len(digits)} + {len(test_digits)} digits'
-  del mnist  # what is not used
+  del mnist  # Frees the images that are not used.
   num_steps = FLAGS.anneal_epochs * (len(digits) // BATCH_SIZE)
   settings = {
     **plan.settings,
@@ -393,7 +408,7 @@ def main(argv):
 def tune(
   methods, digits, validation, output, epochs, source, restart=False, **settings
 ):
-  """The paper's grid of step sizes, by the validation images."""
+  """Compares the paper's grid of step sizes on the validation images."""
   data = evaluation_data(validation)
 
   def run_one(method, step_size, rate, folder):
@@ -405,38 +420,48 @@ def tune(
 
 
 def define_flags():
-  flags.DEFINE_list('methods', list(METHODS), f'Of {list(METHODS)}.')
-  flags.DEFINE_list('k', [], 'REINFORCE+ with so many locations summed.')
-  flags.DEFINE_list('budget', [], 'Leave-one-out with such a budget.')
+  flags.DEFINE_list(
+    'methods', list(METHODS), f'Methods to train, among {list(METHODS)}.'
+  )
+  flags.DEFINE_list(
+    'k', [], 'Numbers of locations to sum; trains REINFORCE+ with each.'
+  )
+  flags.DEFINE_list(
+    'budget', [], 'Budgets; trains leave-one-out with each of them.'
+  )
   flags.DEFINE_integer(
     'epochs', 50, 'Passes over the training digits; 20 by default to tune.'
   )
-  flags.DEFINE_integer('num_seeds', 3, 'Runs of each method.')
+  flags.DEFINE_integer('num_seeds', 3, 'Number of runs of each method.')
   flags.DEFINE_integer('first_seed', 0, 'The seed of the first run.')
-  flags.DEFINE_integer('num_images', 6000, 'Of the training digits.')
-  flags.DEFINE_integer('num_test', 2000, 'Of the test digits.')
-  flags.DEFINE_bool('as_published', False, 'Entropy 64 times as heavy.')
-  flags.DEFINE_float('entropy_weight', None, 'Another weight of the entropy.')
+  flags.DEFINE_integer('num_images', 6000, 'Number of training digits.')
+  flags.DEFINE_integer('num_test', 2000, 'Number of test digits.')
+  flags.DEFINE_bool(
+    'as_published', False, 'Sets the weight of the entropy to 64.'
+  )
+  flags.DEFINE_float(
+    'entropy_weight', None, 'Weight of the entropy, in place of 1 or 64.'
+  )
   flags.DEFINE_integer(
     'anneal_epochs',
     0,
-    'The weight of the entropy comes down from 256 in so many epochs.',
+    'Epochs in which the weight of the entropy falls from 256; 0: none.',
     lower_bound=0,
   )
   flags.DEFINE_enum(
-    'source', 'auto', ['auto', 'tfds', 'embedded'], 'Which MNIST.'
+    'source', 'auto', ['auto', 'tfds', 'embedded'], 'Source of MNIST.'
   )
-  flags.DEFINE_string('data_dir', None, 'Where TFDS keeps its data.')
+  flags.DEFINE_string('data_dir', None, 'Folder of the data of TFDS.')
   flags.DEFINE_string(
-    'output_dir', 'outputs/moving_mnist', 'Where everything goes.'
+    'output_dir', 'outputs/moving_mnist', 'Folder for all output files.'
   )
   flags.DEFINE_bool(
-    'plot_only', False, 'Only tables and figures, of CSV files.'
+    'plot_only', False, 'Only draws figures and tables from the CSV files.'
   )
   flags.DEFINE_bool('restart', False, training_runs.RESTART_HELP)
-  flags.DEFINE_bool('tune', False, 'Compare the step sizes of the paper.')
-  flags.DEFINE_bool('demo', False, 'Two methods, as long as 3 minutes allow.')
-  flags.DEFINE_bool('smoke', False, 'A small model and few images.')
+  flags.DEFINE_bool('tune', False, 'Compares the step sizes of the paper.')
+  flags.DEFINE_bool('demo', False, 'Trains two methods in about 3 minutes.')
+  flags.DEFINE_bool('smoke', False, 'Uses a small model and few images.')
 
 
 if __name__ == '__main__':

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures 5 and 6, reconstructions and Table 2 of moving MNIST."""
+"""Writes Figures 5 and 6, reconstructions and Table 2 of moving MNIST."""
 
 import csv
 import io
@@ -13,8 +13,8 @@ from tfp_rb import models
 matplotlib.use('Agg')
 import matplotlib.pyplot as plt
 
-# Negative ELBO after 2, 10, 20 and 50 epochs, read off Figure 6; Table 2,
-# seconds of an epoch on a V100.
+# The paper's negative ELBO after 2, 10, 20 and 50 epochs (read off Figure 6),
+# and its seconds per epoch on a V100 (Table 2).
 PAPER = {
   'RB-REINFORCE+': ((735, 322, 250, 211), 15.4),
   'REINFORCE+': ((955, 925, 870, 790), 8.9),
@@ -27,7 +27,7 @@ COLUMNS = ('val_negative_elbo', 'val_distance', 'loss', 'rest', 'seconds')
 
 
 def reconstruct(model, digits, path, source):
-  """Writes frames, the attention to them and what the decoder makes of it."""
+  """Writes frames with their attention maps and reconstructions."""
   frames, _ = model.frames.place(models.binarize(digits, [0, 1]), [0, 2])
   attention = np.exp(model(frames))
   images = model.reconstruct(frames)
@@ -70,7 +70,7 @@ def plot_reconstructions(csv_path, path, method):
 
 
 def plot_examples(csv_path, path):
-  """Figure 5: some frames."""
+  """Plots some frames, as in Figure 5."""
   kept_files.refuse_damaged(csv_path)
   with csv_path.open(newline='') as file:
     rows = [row for row in csv.reader(file) if row[1] == 'frame']
@@ -91,7 +91,7 @@ def plot_examples(csv_path, path):
 
 
 def plot(path, runs, source):
-  """Figure 6: negative ELBO, and the distance from the truth."""
+  """Plots negative ELBO and distance from the true location, as in Figure 6."""
   figure, axes = plt.subplots(1, 2, figsize=(12, 4.8), layout='constrained')
   for axis, column, label in (
     (axes[0], 'val_negative_elbo', 'negative ELBO at the best location [nats]'),
@@ -109,9 +109,10 @@ def plot(path, runs, source):
 
 
 def to_reach(log, level=500.0):
-  """Epochs and seconds of training until a run falls below; or NaN.
+  """Returns the epochs and seconds until a run falls below a level, or NaNs.
 
-  Seconds are those of a median epoch: a run may have been stopped for a while.
+  The seconds are epochs times the median seconds per epoch, because a run may
+  have been stopped for a while.
   """
   below = np.flatnonzero(np.asarray(log['val_negative_elbo']) < level)
   if not len(below):
@@ -120,7 +121,7 @@ def to_reach(log, level=500.0):
 
 
 def reached(logs):
-  """How many runs fell below 500, and of these the medians of both."""
+  """Returns how many runs fell below 500, and their median epochs and time."""
   found = np.array([to_reach(log) for log in logs])
   found = found[~np.isnan(found[:, 0])]
   if not len(found):
@@ -130,7 +131,7 @@ def reached(logs):
 
 
 def print_table(runs, about, is_comparable):
-  """Ours, and the paper's where the setting is the same."""
+  """Prints our results, and the paper's if the settings are the same."""
   print(f'{about}\nNegative ELBO{", ours / the paper" * is_comparable}:')
   print(
     f'{"":18s}{"runs":>5s}'
@@ -153,11 +154,11 @@ def print_table(runs, about, is_comparable):
       f'{method:18s}{len(logs):5d}{cells}{pixels:8.2f}{seconds:9.1f}'
       f'{of_epoch!s:>8s}{reached(logs):>20s}'
     )
-  print('* on a V100. Medians of the runs that fall below 500.')
+  print('* on a V100. The last column has medians of the runs below 500.')
 
 
 def title_of(start):
-  """The data of runs, and how much the entropy weighs."""
+  """Returns a description of the data and of the weight of the entropy."""
   title = f'{start["source"]}, entropy x {start["entropy_weight"]:g}'
   settings = start['settings']
   if 'anneal_epochs' in settings:
@@ -167,7 +168,7 @@ def title_of(start):
 
 
 def report(output, methods):
-  """Tables and figures of what has been run, `methods` in this order."""
+  """Writes tables and figures of all runs, with `methods` in this order."""
   runs, about = run_paths.gather(
     output / 'start.json',
     COLUMNS,
@@ -181,6 +182,6 @@ def report(output, methods):
     method = path.parent.name
     plot_reconstructions(path, path.with_suffix('.png'), method)
     plot_examples(path, output / 'figure_5.png')
-  # The paper's: 6,000 digits, and an entropy that is 64 times as heavy.
+  # The paper uses 6,000 digits, and a weight of 64 for the entropy.
   is_comparable = ', 6000 + ' in about and about.endswith('entropy x 64')
   print_table(runs, about, is_comparable)

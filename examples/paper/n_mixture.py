@@ -1,45 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The N-mixture experiment: Appendix A of the paper, infinitely many values.
+"""Runs the N-mixture experiment: Appendix A of the paper.
 
-How many animals `N` are there, if each of 1000 counts `y_i` is
-`Binomial(N, 0.2)`? The prior is `Poisson(10)`, the surrogate posterior a
-negative binomial `q` shifted by `max(y)`, and the negative ELBO goes down by
-SGD with the step 1e-4 in `r` and in the logit of the success probability. The
-gradient is that of REINFORCE+ with the k = 0, 1 or 3 best values summed. The
-data are those of the paper, read off its histogram; `--data_seed` draws others.
+The latent variable has infinitely many values. How many animals `N` are there,
+if each of 1000 counts `y_i` is `Binomial(N, 0.2)`? The prior is `Poisson(10)`,
+and the surrogate posterior is a negative binomial `q` shifted by `max(y)`. SGD
+with step size 1e-4 minimises the negative ELBO w.r.t. `r` and the logit of the
+success probability. The gradient estimator is REINFORCE+, with the k = 0, 1 or
+3 best values summed. The data are those of the paper, read off its histogram;
+`--data_seed` draws another data set.
 
-By default the estimator is right. `--as_published` does what the code of the
-paper does, and draws its figure:
+By default the estimator is correct. With `--as_published` the script does the
+same as the code of the paper, and draws its figure:
 
-* The summed values weigh 1 each, not `q(z)`; only the draw has its weight. So
-  the more is summed, the longer are the steps, in a direction that is biased.
-* With k = 3 the draw may be a neighbour of the mode, summed already.
-* The entropy term of `f` is `q log q` in place of `log q`, and the constant 10
-  of the prior is missing: the loss lies 8 nats lower. The gradient of `f` as
-  such is left out. The loss shown is a mean of 1000 fresh draws.
-* Nothing keeps `r` positive (it hardly moves from 7). The default is softplus,
-  whose slope at 7 is 0.999: a guard that leaves the steps as they are.
+* Each summed value has the weight 1 instead of `q(z)`; only the draw has the
+  correct weight. So the more values are summed, the longer the steps are, in a
+  biased direction.
+* With k = 3 the draw may be a neighbour of the mode that is already summed.
+* The entropy term of `f` is `q log q` instead of `log q`, and the constant 10
+  of the prior is missing, so the loss is 8 nats lower. The gradient of `f`
+  itself is left out. The loss in the figure is a mean over 1000 new draws.
+* Nothing keeps `r` positive, but it hardly moves from 7. By default the script
+  uses a softplus; its slope at 7 is 0.999, so the steps remain the same.
 
-This changes the conclusion. As published, the loss falls the faster the more is
-summed, and k = 3 ends higher. With the right weights the mean paths of k = 0, 1
-and 3 nearly are that of the exact gradient: summation does not lengthen a step.
-It buys less noise. Along the path k = 1 and 3 lower the variance of the
-gradient by factors of 1.1 to 1.3 and 1.6 to 3.0, and the standard deviation
-between 150 trials after 99 steps from 4.5 to 3.8 and 2.5 nats. That is at one
-draw. Every value has a draw `z'` of its own as baseline: k = 1 and 3 call `f`
-4 and 8 times, not 2, and to average as many draws would have done better: at
-equal calls their variance is 1.5 to 1.7 and 1.3 to 2.5 times higher. What does
-pay at equal calls is a baseline that is free (leave-one-out, about 2 times
-lower, with 3 summed up to 5), and k large enough to hold most of `q`.
+These errors change the conclusion. As published, the loss falls faster the more
+values are summed, and k = 3 ends higher. With the correct weights, the mean
+paths for k = 0, 1 and 3 are nearly that of the exact gradient: summation does
+not lengthen the steps. Instead it reduces noise. Along the path, k = 1 and 3
+reduce the variance of the gradient by factors of 1.1 to 1.3 and 1.6 to 3.0, and
+the standard deviation between 150 trials after 99 steps from 4.5 to 3.8 and 2.5
+nats. These numbers are for one draw. Every value has its own draw `z'` for the
+baseline, so k = 1 and 3 call `f` 4 and 8 times, not 2. It would be better to
+spend these calls on an average of more draws: at equal calls of `f`, the
+variance for k = 1 and 3 is 1.5 to 1.7 and 1.3 to 2.5 times higher than that of
+such an average. At equal calls, two other choices do reduce the variance: a
+free baseline (with leave-one-out the variance is about 2 times lower, and up to
+5 times lower with 3 values summed), and a k so large that the summed values
+hold most of the mass of `q`.
 
-The committed results, about a minute each on two cores:
+The committed results come from these commands, which take about a minute each
+on two cores:
 
   python -m examples.paper.n_mixture --output_dir=examples/results/n_mixture
   python -m examples.paper.n_mixture --as_published \
     --output_dir=examples/results/n_mixture/as_published
 
-and both with `--num_trials=150 --num_draws=0`, to `.../150_trials` and
-`.../150_trials_as_published`, where the means are sharp enough to compare.
+and from both commands with `--num_trials=150 --num_draws=0`, in the folders
+`.../150_trials` and `.../150_trials_as_published`. With 150 trials the means
+are precise enough for a comparison.
 
 Reference: Runjing Liu et al. Rao-Blackwellized stochastic gradients for
 discrete distributions. ICML 2019. https://arxiv.org/abs/1810.04777
@@ -65,14 +72,14 @@ tfb = tfp.bijectors
 tfd = tfp.distributions
 
 FLAGS = flags.FLAGS
-HISTOGRAM = (105, 261, 318, 198, 80, 26, 11, 0, 1)  # of y = 0, ..., 8
+HISTOGRAM = (105, 261, 318, 198, 80, 26, 11, 0, 1)  # Of y = 0, ..., 8.
 DETECTION, RATE, TRUE_N = 0.2, 10.0, 10
 INITIAL_R, INITIAL_LOGIT = 7.0, 0.0
 LEARNING_RATE = 1e-4
 SUMMED = (0, 1, 3)
-NUM_TERMS = 500  # of a long sum; what is left out is checked
+NUM_TERMS = 500  # A check makes sure that the mass beyond them is negligible.
 ITERATIONS = (10, 20, 30, 40, 60, 99)
-# Read off the figure of the paper: mean of 10 trials at these iterations.
+# Means of 10 trials at these iterations, read off the figure of the paper.
 PAPER = {
   0: (1773, 1738, 1693, 1680, 1668, 1653.3),
   1: (1765, 1705, 1683, 1672, 1659, 1651.7),
@@ -81,7 +88,7 @@ PAPER = {
 PAPER_Q = (
   0.165, 0.262, 0.237, 0.162, 0.092, 0.046, 0.021, 0.009, 0.0036, 0.0014,
 )  # fmt: skip
-# An independent simulation, mean of 150 trials: by `as_published` and k.
+# Means of 150 trials of an independent simulation, by `as_published` and k.
 SIMULATED = {
   (True, 0): (1754, 1708, 1687, 1675, 1664, 1657),
   (True, 1): (1740, 1696, 1677, 1668, 1660, 1655),
@@ -90,12 +97,12 @@ SIMULATED = {
   (False, 1): (1756, 1710, 1687, 1675, 1664, 1657),
   (False, 3): (1751, 1706, 1685, 1674, 1663, 1657),
 }
-# Okabe and Ito's colours, told apart by colour-blind readers, too.
+# Okabe and Ito's colours, which colour-blind readers can tell apart.
 COLOURS = {0: '#E69F00', 1: '#0072B2', 3: '#D55E00', 10: '#009E73'}
 STYLES = {0: ':', 1: '--', 3: '-', 10: '-.'}
 EACH, SHARED, LEAVE_ONE_OUT = "a z' each", "one z'", 'leave-one-out'
-# Rows of the variance table in groups of equally many calls of `f`: baseline,
-# number of summed values, number of draws.
+# The rows of the variance table, by the number of calls of `f`. Each row has a
+# baseline, a number of summed values and a number of draws.
 ROWS = {
   2: [(EACH, 0, 1), (LEAVE_ONE_OUT, 0, 2)],
   4: [(EACH, 1, 1), (SHARED, 2, 1), (LEAVE_ONE_OUT, 0, 4),
@@ -125,11 +132,14 @@ def make_estimator(baseline, num_summed, num_samples=1):
 
 
 class NMixture:
-  """Data, target and surrogate; `parameters` are `[2] + batch_shape`."""
+  """The data, the target and the surrogate posterior of the experiment.
+
+  `parameters` have the shape `[2] + batch_shape`.
+  """
 
   def __init__(self, counts=HISTOGRAM, as_published=False):
     self.counts = np.array(counts, np.float64)
-    self.shift = len(counts) - 1.0  # the largest observation
+    self.shift = len(counts) - 1.0  # This is the largest observation.
     self.as_published = as_published
 
   def initial(self, *batch_shape):
@@ -140,7 +150,7 @@ class NMixture:
     return np.multiply.outer(point, np.ones(batch_shape))
 
   def log_joint(self, N):
-    """`log p(y, N)`, for `N` of any shape."""
+    """Returns `log p(y, N)` for `N` of any shape."""
     y = np.arange(len(self.counts), dtype=np.float64)
     likelihood = tfd.Binomial(N[..., tf.newaxis], probs=np.float64(DETECTION))
     terms = self.counts * likelihood.log_prob(y)
@@ -156,7 +166,7 @@ class NMixture:
     )
 
   def coded_f(self, N, log_q):
-    """`f` of the paper's code."""
+    """Returns `f` as in the paper's code."""
     return tf.exp(log_q) * log_q - (self.log_joint(N) + RATE)
 
   def support(self, rank):
@@ -164,7 +174,7 @@ class NMixture:
     return tf.reshape(tf.constant(N), [-1] + [1] * rank)
 
   def long_sums(self, parameters):
-    """`log q` of all values, the negative ELBO and the coded loss: exact."""
+    """Returns `log q` of all values, and the exact -ELBO and coded loss."""
     N = self.support(parameters.shape.rank - 1)
     log_q = self.surrogate(parameters).log_prob(N)
     q = tf.exp(log_q)
@@ -173,7 +183,7 @@ class NMixture:
     return log_q, -elbo, coded
 
   def posterior(self):
-    """Its exact probabilities, and the log evidence."""
+    """Returns the exact posterior probabilities, and the log evidence."""
     log_joint = self.log_joint(self.support(0))
     evidence = tf.reduce_logsumexp(log_joint)
     return tf.exp(log_joint - evidence).numpy(), float(evidence)
@@ -186,7 +196,7 @@ class NMixture:
     return tape.gradient(loss, parameters)
 
   def gradient(self, estimator, parameters, seed):
-    """One estimate for each batch member, independently."""
+    """Returns independent gradient estimates, one for each batch member."""
     with tf.GradientTape() as tape:
       tape.watch(parameters)
       loss = tfp_rb.vi.monte_carlo_variational_loss(
@@ -198,10 +208,11 @@ class NMixture:
     return tape.gradient(loss, parameters)
 
   def published_atoms(self, num_summed, parameters, seed):
-    """What the paper's code sums, what it draws, and its fresh draws `z'`."""
+    """Returns the values that the paper's code sums and draws, and its `z'`."""
     q = self.surrogate(parameters)
     r, logits = tf.unstack(parameters)
-    # 0 where r < 1. The code does not ask; nor did its runs come there.
+    # The mode is 0 if r < 1. The code does not check this, but no run reached
+    # such a value.
     mode = self.shift + tf.maximum(tf.floor(tf.exp(logits) * (r - 1.0)), 0.0)
     steps = {0: [], 1: [0.0], 3: [0.0, -1.0, 1.0]}[num_summed]
     summed = tf.reshape(
@@ -209,7 +220,7 @@ class NMixture:
     )
     draw_seed, other_seed = tfp.random.split_seed(seed, n=2)
     estimator = tfp_rb.REINFORCE()
-    if num_summed:  # only the mode is excluded, also with k = 3
+    if num_summed:  # The code excludes only the mode, even with k = 3.
       estimator = tfp_rb.rao_blackwellize(
         estimator, atoms=lambda _: mode[tf.newaxis]
       )
@@ -218,15 +229,16 @@ class NMixture:
     return mode + summed, drawn, others.sample_atoms(q, other_seed).values
 
   def published_gradient(self, parameters, summed, drawn, others):
-    """The gradient of the paper's code, given its atoms."""
-    # Below the support the code returns NaN; here such a value weighs nothing.
+    """Returns the gradient of the paper's code, given its atoms."""
+    # For values below the support the code returns NaN. Here their weight is 0.
     inside = tf.cast(summed >= self.shift, tf.float64)
     summed = tf.maximum(summed, self.shift)
     with tf.GradientTape() as tape:
       tape.watch(parameters)
       q = self.surrogate(parameters)
       log_q = q.log_prob(tf.concat([summed, drawn], axis=0))
-      # The factors are constants; those of the summed are 1, which is wrong.
+      # As in the code, the weights are constants. Those of the summed values
+      # are 1, which is wrong.
       f = self.coded_f(tf.concat([summed, drawn], axis=0), log_q)
       f -= self.coded_f(others, q.log_prob(others))
       mass = tf.reduce_sum(inside * tf.exp(log_q[:-1]), axis=0, keepdims=True)
@@ -244,7 +256,7 @@ class NMixture:
 
 
 def sgd_path(gradient_fn, initial, num_steps, seed, jit_compile=True):
-  """Parameters before and after each step: `[1 + num_steps]`, in one loop."""
+  """Returns the parameters before and after each step: `[1 + num_steps]`."""
 
   @tf.function(jit_compile=jit_compile, autograph=False)
   def run(parameters, seeds):
@@ -260,14 +272,14 @@ def sgd_path(gradient_fn, initial, num_steps, seed, jit_compile=True):
       maximum_iterations=num_steps,
     )[2].stack()
 
-  # The same seeds for every k: the paths differ by k only.
+  # Every k uses the same seeds, so that only k differs.
   seeds = np.random.default_rng(seed).integers(2**31, size=[num_steps, 2])
   path = run(tf.constant(initial), tf.constant(seeds.astype(np.int32)))
   return np.concatenate([initial[np.newaxis], path.numpy()])
 
 
 def losses_along(model, path, seed):
-  """Losses `[1 + num_steps, trials]` by name, and the last `q`."""
+  """Returns losses `[1 + num_steps, trials]` by name, and the last `q`."""
   sums = tf.function(model.long_sums)
   rng = np.random.default_rng([seed, 1])
   losses = {'negative_elbo': [], 'coded_loss': [], 'coded_loss_of_draws': []}
@@ -276,11 +288,14 @@ def losses_along(model, path, seed):
     log_q, negative_elbo, coded = (x.numpy() for x in sums(parameters))
     q = np.exp(log_q).T
     if np.min(q.sum(axis=-1)) < 1.0 - 1e-9:
-      raise ValueError(f'{NUM_TERMS} terms do not hold all of q: it diverged.')
+      raise ValueError(
+        f'{NUM_TERMS} terms must contain all mass of q, but they do not. The '
+        'run has diverged.'
+      )
     losses['negative_elbo'].append(negative_elbo)
     losses['coded_loss'].append(coded)
     if model.as_published:
-      # 1000 draws, counted by value.
+      # The counts of 1000 draws, for each value.
       draws = rng.multinomial(1000, q / q.sum(axis=-1, keepdims=True))
       f = model.coded_f(model.support(1), log_q).numpy()
       losses['coded_loss_of_draws'].append((draws * f.T).sum(axis=-1) / 1000)
@@ -288,7 +303,7 @@ def losses_along(model, path, seed):
 
 
 def exact_variance(model, point, baseline, num_summed):
-  """Sum of the variances by both parameters, by long summation.
+  """Computes the variance w.r.t. both parameters by long summation.
 
   Args:
     model: `NMixture`.
@@ -297,7 +312,7 @@ def exact_variance(model, point, baseline, num_summed):
     num_summed: Python `int`; one further value is drawn.
 
   Returns:
-    variance: Python `float`.
+    variance: Python `float`, the sum over both parameters.
   """
   N = model.support(0)
   parameters = tf.constant(np.repeat(point[:, np.newaxis], NUM_TERMS, axis=1))
@@ -307,7 +322,7 @@ def exact_variance(model, point, baseline, num_summed):
   score = tape.gradient(log_q, parameters).numpy()  # [2, terms]
   log_q = log_q.numpy()
   f, q = log_q - model.log_joint(N).numpy(), np.exp(log_q)
-  # Of values that tie the lower is summed first, as by `tfp_rb.partition`.
+  # If values tie, the lower one is summed first, as in `tfp_rb.partition`.
   order = np.argsort(-np.round(log_q, 9), kind='stable')
   best, rest = order[:num_summed], order[num_summed:]
   mass, given_rest = q[rest].sum(), q[rest] / q[rest].sum()
@@ -317,7 +332,8 @@ def exact_variance(model, point, baseline, num_summed):
     return mass**2 * np.sum(given_rest * (g[..., rest] - mean) ** 2, axis=-1)
 
   if baseline == SHARED:
-    # Unbiased given the baseline, so its own variance adds nothing.
+    # The estimate is unbiased given the baseline, so the variance of the
+    # baseline itself adds nothing.
     by_level = (f - f[:, np.newaxis])[:, np.newaxis] * score  # [z', 2, terms]
     return float(q @ variance_of_draw(by_level).sum(axis=-1))
   mean = q @ f
@@ -330,10 +346,10 @@ def exact_variance(model, point, baseline, num_summed):
 
 
 def measured_variance(model, points, row, num_draws, seed):
-  """The same from independent gradients, with standard errors: `[points]`."""
+  """Estimates the variance from gradients, with standard errors: `[points]`."""
   estimator = make_estimator(*row)
   batch = np.repeat(points[..., np.newaxis], num_draws, axis=-1)
-  # Not compiled: this is one call, and compiling takes longer than calling.
+  # It is not compiled, because compilation takes longer than this one call.
   run = tf.function(lambda x, seed: model.gradient(estimator, x, seed))
   draws = run(tf.constant(batch), tf.constant([seed, 2], tf.int32)).numpy()
   squares = np.sum((draws - draws.mean(-1, keepdims=True)) ** 2, axis=0)
@@ -341,7 +357,7 @@ def measured_variance(model, points, row, num_draws, seed):
 
 
 def make_variance_rows(model, exact_path, iterations, calls, num_draws, seed):
-  """The variance table; only the leave-one-out rows have to be sampled."""
+  """Returns the variance table; only its leave-one-out rows are sampled."""
   points = np.moveaxis(exact_path[list(iterations)], 0, 1)  # [2, points]
   plain = [exact_variance(model, point, EACH, 0) for point in points.T]
   rows, work = [], [(n, row) for n in calls for row in ROWS[n]]
@@ -353,7 +369,7 @@ def make_variance_rows(model, exact_path, iterations, calls, num_draws, seed):
       found = found, np.zeros(len(found))
     for i, variance, error, one in zip(iterations, *found, plain):
       values = i, n, *row, float(variance), float(error)
-      # 1: REINFORCE+ of 2 calls, averaged to as many calls.
+      # The ratio is 1 for an average of REINFORCE+ with as many calls in all.
       rows.append(dict(zip(COLUMNS, (*values, float(variance * n / one / 2)))))
   return rows
 
@@ -379,7 +395,7 @@ def path_rows(k, losses):
 
 
 def plot_paths(model, paths, exact, table, path):
-  """Mean loss and its standard error, spread between trials, the final `q`."""
+  """Plots mean losses with standard errors, the spread, and the final `q`."""
   name, label = 'negative_elbo', 'negative ELBO [nats], exact'
   if model.as_published:
     name, label = 'coded_loss_of_draws', 'loss as coded [nats], 1000 draws'
@@ -390,10 +406,10 @@ def plot_paths(model, paths, exact, table, path):
     mean, error = mean_and_error(losses[name])
     line = dict(color=COLOURS[k], linestyle=STYLES[k], linewidth=2.0)
     left.plot(mean, label='REINFORCE+' if k == 0 else f'{k} summed', **line)
-    some = slice(5 + k, None, 10)  # elsewhere for each k, not to overlap
+    some = slice(5 + k, None, 10)  # Error bars of different k do not overlap.
     left.errorbar(np.arange(len(mean))[some], mean[some], error[some],
                   fmt='none', ecolor=COLOURS[k], capsize=2.5)  # fmt: skip
-    # Of the exact loss: the 1000 draws have a noise of their own.
+    # The spread is that of the exact loss, because 1000 draws add noise.
     spread = losses['coded_loss'].std(axis=-1, ddof=1)
     middle.plot(np.arange(1, len(spread)), spread[1:], **line)
     if model.as_published and 'paper' in table[0]:
@@ -413,7 +429,7 @@ def plot_paths(model, paths, exact, table, path):
   right.bar(N, [row['posterior'] for row in table], color='0.85',
             edgecolor='black', label='exact posterior')  # fmt: skip
   for k in paths:
-    # The wider below the narrower: the three lie on each other.
+    # Wide lines lie below narrow ones, because the three lines overlap.
     right.plot(
       N, [row[f'k = {k}'] for row in table], STYLES[k], color=COLOURS[k],
       linewidth=4.0 - k, label=f'q, k = {k}, mean of trials',
@@ -435,7 +451,7 @@ def num_trials_of(paths):
 
 
 def plot_variances(model, exact_path, rows, path):
-  """Along the path by k, and at equal calls of `f`."""
+  """Plots variances along the path for each k, and at equal calls of `f`."""
   figure, (left, right) = plt.subplots(
     1, 2, figsize=(12, 4.6), layout='constrained'
   )
@@ -475,9 +491,9 @@ def plot_variances(model, exact_path, rows, path):
 def print_paths(model, paths, is_papers_data):
   num_trials = num_trials_of(paths)
   print(
-    f'\nLoss as coded by the authors, exact sum, {num_trials} trials: mean ± '
-    'standard error\n(and that of a simulation of 150 trials, with the '
-    'difference in its standard errors)'
+    f'\nLoss as in the code of the authors, exact sum, {num_trials} trials: '
+    'mean ± standard error\n(with the mean of a simulation of 150 trials, and '
+    'the difference in standard errors)'
   )
   for k, losses in paths.items():
     mean, error = mean_and_error(losses['coded_loss'])
@@ -501,10 +517,10 @@ def print_variances(rows):
   iterations = sorted({row['iteration'] for row in rows})
   worst = max(row['standard_error'] / row['variance'] for row in rows)
   print(
-    '\nVariance of the gradient along the exact path (leave-one-out: sampled, '
-    f'standard errors\nup to {worst:.0%}), and relative to REINFORCE+ averaged '
-    'to as many calls of f (below 1 is\na gain), at iterations '
-    + ', '.join(map(str, iterations))
+    '\nVariance of the gradient along the exact path, at iterations '
+    f'{", ".join(map(str, iterations))}\n(leave-one-out is sampled, with '
+    f'standard errors up to {worst:.0%}). In brackets: relative to an\naverage '
+    'of REINFORCE+ with as many calls of f; below 1 is a gain.'
   )
   for i in range(0, len(rows), len(iterations)):
     cells = [
@@ -522,7 +538,7 @@ def print_q(table):
 
 
 def model_of_flags():
-  """The model of the paper's data, or of other data with `--data_seed`."""
+  """Returns the model of the paper's data, or of data from `--data_seed`."""
   counts = HISTOGRAM
   if FLAGS.data_seed is not None:
     rng = np.random.default_rng(FLAGS.data_seed)
@@ -553,7 +569,7 @@ def all_paths(model, ks, num_trials, settings):
 
 
 def table_of_q(model, posterior, final_q, is_papers_data):
-  """Rows with the probabilities of each `N`."""
+  """Returns rows with the probabilities of each `N`."""
   return [
     {'N': int(model.shift) + n, 'posterior': float(posterior[n]),
      **{name: float(q[n]) for name, q in final_q.items()},
@@ -564,7 +580,8 @@ def table_of_q(model, posterior, final_q, is_papers_data):
 
 def main(argv):
   del argv
-  tf.get_logger().setLevel('ERROR')  # one function for each k is intended
+  # TensorFlow would warn that there is one function for each k.
+  tf.get_logger().setLevel('ERROR')
   start = time.perf_counter()
   num_trials, num_steps, num_draws = (
     FLAGS.num_trials, FLAGS.num_steps, FLAGS.num_draws
@@ -577,7 +594,7 @@ def main(argv):
   in_output = lambda name: os.path.join(FLAGS.output_dir, name)
 
   model, is_papers_data = model_of_flags(), FLAGS.data_seed is None
-  # In a short run compiling takes longer than the steps.
+  # In a short run, compilation takes longer than the steps.
   settings = num_steps, FLAGS.seed, not FLAGS.smoke
   exact_path = sgd_path(model.exact_gradient, model.initial(), *settings)
   exact, _ = losses_along(model, exact_path[..., np.newaxis], 0)
@@ -602,31 +619,32 @@ def main(argv):
     print_variances(rows)
   print_q(table)
   print(
-    f'\n-log evidence {-log_evidence:.1f}; at first the exact -ELBO is '
-    f'{exact["negative_elbo"][0, 0]:.1f}, the loss as coded '
-    f'{exact["coded_loss"][0, 0]:.1f}\nFigures and CSV files are in '
-    f'{FLAGS.output_dir}; {time.perf_counter() - start:.0f} s'
+    f'\nThe negative log evidence is {-log_evidence:.1f}. Before training the '
+    f'exact -ELBO is {exact["negative_elbo"][0, 0]:.1f}, and the loss as in '
+    f"the authors' code is {exact['coded_loss'][0, 0]:.1f}.\nThe figures and "
+    f'the CSV files are in {FLAGS.output_dir}. The script took '
+    f'{time.perf_counter() - start:.0f} s.'
   )
 
 
 def define_flags():
-  """Of the script only: who imports it may import others with such flags."""
+  """Defines the flags of the script; an import of the module defines none."""
   flags.DEFINE_bool(
-    'as_published', False, 'Do what the code of the paper does.'
+    'as_published', False, 'Does the same as the code of the paper.'
   )
-  flags.DEFINE_integer('num_trials', 10, 'Independent runs of SGD.')
-  flags.DEFINE_integer('num_steps', 99, 'Steps of SGD.')
+  flags.DEFINE_integer('num_trials', 10, 'Number of independent SGD runs.')
+  flags.DEFINE_integer('num_steps', 99, 'Number of SGD steps.')
   flags.DEFINE_integer(
-    'num_draws', 10_000, 'Gradients for each sampled variance. 0: no variances.'
+    'num_draws', 10_000, 'Gradients for each sampled variance; 0: no variances.'
   )
   flags.DEFINE_integer(
-    'data_seed', None, 'Draws another data set. Default: that of the paper.'
+    'data_seed', None, "Seed of another data set. Default: the paper's data."
   )
-  flags.DEFINE_integer('seed', 0, 'Seed of everything else.')
+  flags.DEFINE_integer('seed', 0, 'Seed for the runs.')
   flags.DEFINE_string(
-    'output_dir', 'outputs/n_mixture', 'Where the CSV and PNG files go.'
+    'output_dir', 'outputs/n_mixture', 'Folder for the CSV and PNG files.'
   )
-  flags.DEFINE_bool('smoke', False, 'A short run that shows it works.')
+  flags.DEFINE_bool('smoke', False, 'Makes a short run as a test.')
 
 
 if __name__ == '__main__':

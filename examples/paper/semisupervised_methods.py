@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The methods of the semi-supervised experiment, and their models."""
+"""Defines the methods of the semi-supervised experiment, and their models."""
 
 import functools
 
@@ -16,7 +16,7 @@ NUM_PIXELS = 784
 
 
 def _network(input_shape, units):
-  """A network with one output; built, so that its variables are there."""
+  """Returns a network with one output, which is built and has variables."""
   network = keras.Sequential([
     keras.layers.Dense(n, activation='relu') for n in units
   ] + [keras.layers.Dense(1)])  # fmt: skip
@@ -34,7 +34,8 @@ def _relax(with_f=False):
 
 
 def _gumbel(rate=5e-4):
-  # The authors anneal by the batches of the labeled images, a ninth of a step.
+  # The authors anneal once per batch of labeled images, of which there is one
+  # for nine of our steps.
   return tfp_rb.GumbelSoftmax(
     tfp_rb.AnnealedTemperature(rate=rate / 9.0), straight_through=False
   )
@@ -54,7 +55,8 @@ def _pooled(budget_per_row):
   return tfp_rb.pooled(budget_per_row=budget_per_row)
 
 
-# Estimator, step size, step size of the estimator's own variables.
+# Each entry has a callable that creates the estimator, the step size, and the
+# step size for the variables of the estimator.
 METHODS = {
   'RB-REINFORCE': (functools.partial(_summed, 1), 1e-3, None),
   'Exact': (tfp_rb.Exact, 1e-3, None),
@@ -82,7 +84,7 @@ DEMO = ('RB-REINFORCE', 'REINFORCE', 'Exact')
 
 
 def method_of(name):
-  """A row of the table of methods, also of `k=...` and `budget=...`."""
+  """Returns the entry of a method; `k=...` and `budget=...` work, too."""
   kind, _, number = name.partition('=')
   if name not in METHODS and number.isdigit() and int(number) <= NUM_CLASSES:
     if kind == 'k':
@@ -91,21 +93,22 @@ def method_of(name):
       return functools.partial(_leave_one_out, budget=int(number)), 1e-3, None
   if name not in METHODS:
     raise app.UsageError(
-      f'Methods must be of {list(METHODS)}, `k=0` to `k=10` or `budget=2` to '
-      f'`budget=10` (by `--methods`, `--k` or `--budget`), but one is {name!r}.'
+      f'`--methods` must be among {list(METHODS)}, `k=0` to `k=10` (also '
+      '`--k`) and `budget=2` to `budget=10` (also `--budget`); got '
+      f'{name!r}.'
     )
   return METHODS[name]
 
 
 def make_model(method, seed, learning_rate=None, rate=None, **settings):
-  """A compiled model for a method of the table.
+  """Returns a compiled model for a method.
 
   Args:
     method: Name of the method.
     seed: Python `int`.
-    learning_rate: Python `float`. Default: that of the table.
-    rate: Python `float`, of the annealing of Gumbel. Default: the paper's.
-    **settings: Of `SemiSupervisedVAE`, or `jit_compile`.
+    learning_rate: Python `float`. Default: the step size in `METHODS`.
+    rate: Python `float`, annealing rate of Gumbel. Default: the paper's rate.
+    **settings: Arguments of `SemiSupervisedVAE`, or `jit_compile`.
 
   Returns:
     model: A `SemiSupervisedVAE`.

@@ -1,25 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Semi-supervised MNIST: section 5.3 of the paper, Table 1 and Figure 4.
+"""Trains a semi-supervised autoencoder on MNIST: section 5.3 of the paper.
 
-A variational autoencoder with a label, of which 5,000 of 50,000 are known. The
-gradient of the expectation over the label is that of the estimator; summing one
-label of ten is nearly as good as summing all, at half the cost.
+The script draws Figure 4 and prints Table 1. The model is a variational
+autoencoder with a label, and 5,000 of the 50,000 labels are known. The
+estimator under test estimates the gradient of the expectation over the label.
+Summing one label of ten is nearly as good as summing all, at half the cost.
 
-All methods start from the same weights, trained on the labeled images alone.
-Evaluated on the test images after every epoch: the negative ELBO at the most
-probable label (without the constant log 10 of its prior, as in the authors'
-code), and the accuracy.
+All methods start from the same weights, which are trained on the labeled images
+alone. After every epoch the script evaluates two quantities on the test images:
+the negative ELBO at the most probable label (without the constant log 10 of its
+prior, as in the authors' code), and the accuracy.
 
   python -m examples.paper.semisupervised_mnist --methods=RB-REINFORCE,Exact
 
-runs both for 100 epochs with two seeds; without `--methods`, all ten of them,
-twenty runs. Besides the methods of the table below there are `--k=3`, with
-three labels summed, and `--budget=4`. A run that is stopped goes on where it
-was, when started again with the same flags, and ends with the same numbers.
-`--plot_only` draws figures and table from the CSV files that are there;
-`--tune` compares the paper's step sizes on the validation images. From a short
-warm start, or with few labels, the classifier may unlearn the labels before it
-learns from the other images; `--demo` gives them a larger weight.
+This command trains both methods for 100 epochs with two seeds. Without
+`--methods` the script trains all methods. Further methods are `--k=3`, which
+sums three labels, and `--budget=4`. `--plot_only` draws the figures and prints
+the table from the existing CSV files. `--tune` compares the paper's step sizes
+on the validation images. If a run is stopped, start it again with the same
+flags: it continues where it stopped, and ends with the same numbers. After a
+short warm start, or with few labels, the classifier may unlearn the labels
+before it learns from the other images; `--demo` therefore gives the labels a
+larger weight.
 
 Several processes, on one machine or more, train each model together if the
 environment variable `TF_CONFIG` names them. Start two workers in two terminals,
@@ -29,9 +31,9 @@ with the same flags and a folder that both share:
     "task": {"type": "worker", "index": 0}}' \\
     python -m examples.paper.semisupervised_mnist --methods=RB-REINFORCE
 
-and the same with `"index": 1` in the second one. Each step then takes 64 images
-of either kind, 32 in each process. If a process is stopped, end the other one
-and start both again.
+Run the same command with `"index": 1` in the second terminal. Each step then
+takes 64 labeled and 64 unlabeled images, 32 of each kind per process. If one
+process is stopped, end the other one and start both again.
 
 Reference: Runjing Liu et al. Rao-Blackwellized stochastic gradients for
 discrete distributions. ICML 2019. https://arxiv.org/abs/1810.04777
@@ -63,17 +65,21 @@ def flat(images):
 
 
 def steps_of(num_images, most_steps=40):
-  """Steps of an epoch, and how many of them run in one call."""
+  """Returns the number of steps per epoch, and that of steps per call."""
   num_steps = num_images // BATCH_SIZE
   per_call = max(n for n in range(1, most_steps) if num_steps % n == 0)
-  if per_call < 8:  # a prime, nearly: rather leave a few images out
+  # If the number of steps has no suitable divisor, leave out a few images.
+  if per_call < 8:
     per_call = min(20, num_steps)
     num_steps -= num_steps % per_call
   return num_steps, per_call
 
 
 def training_data(split, first_epoch, seed):
-  """Epochs without end; each is in an order of its own, whenever it begins."""
+  """Returns batches of endless epochs.
+
+  The order in an epoch depends only on the seed and the number of the epoch.
+  """
   images, labels = (tf.constant(x) for x in split.labeled)
   images = tf.reshape(images, [len(images), -1])
   unlabeled = tf.constant(flat(split.unlabeled[0]))
@@ -85,7 +91,7 @@ def training_data(split, first_epoch, seed):
     shuffle = tf.random.experimental.stateless_shuffle
     seeds = [tf.stack([tf.cast(seed + i, tf.int64), epoch]) for i in (0, 7919)]
     order = shuffle(tf.range(len(unlabeled)), seed=seeds[0])[:size]
-    # The few labeled images pass by several times in an epoch.
+    # There are fewer labeled images, so an epoch repeats them several times.
     repeats = -(-size // len(images))
     labeled = tf.concat(
       [
@@ -112,7 +118,7 @@ def training_data(split, first_epoch, seed):
 
 
 def warm_start(split, test_data, epochs, seed, path, **settings):
-  """Trains on the labeled images alone, once: the weights are kept.
+  """Trains on the labeled images alone, and saves the weights for later calls.
 
   Args:
     split: `datasets.SemiSupervised`.
@@ -120,17 +126,17 @@ def warm_start(split, test_data, epochs, seed, path, **settings):
     epochs: Python `int`.
     seed: Python `int`.
     path: `pathlib.Path` of the weights.
-    **settings: As of `make_model`.
+    **settings: As in `make_model`.
 
   Returns:
-    metrics: Dictionary, of the test images.
+    metrics: Dictionary of metrics on the test images.
   """
   model = make_model('REINFORCE', seed, learning_rate=1e-3, **settings)
   problem = kept_files.problem_of(path)
   if problem:
     if kept_files.is_known(path):
       print(f'`{path}` {problem}; the warm start is repeated.')
-    # The labeled images stand in for the unlabeled, whose weight is 0.
+    # The labeled images replace the unlabeled ones, whose weight is 0.
     alone = split._replace(unlabeled=split.labeled)
     model.unlabeled_weight = 0.0
     num_steps, per_call = steps_of(len(alone.labeled[1]))
@@ -139,7 +145,7 @@ def warm_start(split, test_data, epochs, seed, path, **settings):
       training_data(alone, 0, seed),
       epochs=epochs,
       steps_per_epoch=num_steps // per_call,
-      shuffle=False,  # the data are
+      shuffle=False,  # The data are shuffled already.
       verbose=0,
     )
     save_networks(model, path, same=training_runs.has_runs(path.parent))
@@ -148,7 +154,7 @@ def warm_start(split, test_data, epochs, seed, path, **settings):
 
 
 def run_together(workers, method, seed, split, *args, **settings):
-  """`run` of a method in several processes, each of which calls this."""
+  """Does the same as `run`, in several processes; each of them must call it."""
   data, start, folder, epochs, source = args
   with workers.strategy.scope():
     model = make_model(method, seed, **settings)
@@ -161,21 +167,21 @@ def run_together(workers, method, seed, split, *args, **settings):
 
 
 def run(model, seed, split, data, start, folder, epochs, source, restart=False):
-  """Trains a model from the warm start, or goes on with it.
+  """Trains a model from the warm start, or resumes a run that was stopped.
 
   Args:
-    model: Of `make_model`.
-    seed: Python `int`, of the order of the images.
+    model: As `make_model` returns it.
+    seed: Python `int`, the seed for the order of the images.
     split: `datasets.SemiSupervised`.
-    data: `tf.data.Dataset` of images and labels to evaluate it by.
+    data: `tf.data.Dataset` of images and labels for the evaluation.
     start: Path of the weights to start from.
     folder: `pathlib.Path` of the run.
-    epochs: Python `int`, in all.
-    source: Python `str`, what the data are.
-    restart: Python `bool`, whether to begin again if it cannot be resumed.
+    epochs: Python `int`, the total number of epochs.
+    source: Python `str`, a description of the data.
+    restart: Python `bool`, whether to start again if the run cannot be resumed.
 
   Returns:
-    log: The columns of the log by epoch.
+    log: Dictionary of the columns of the log, with one value per epoch.
   """
   load_networks(model, start)
   return training_runs.train(
@@ -194,7 +200,7 @@ def run(model, seed, split, data, start, folder, epochs, source, restart=False):
 def tune(
   methods, split, start, output, epochs, source, restart=False, **settings
 ):
-  """The paper's grid of step sizes, by the validation images."""
+  """Compares the paper's grid of step sizes on the validation images."""
   data = evaluation_data(*split.validation)
 
   def run_one(method, step_size, rate, folder):
@@ -211,14 +217,14 @@ def evaluation_data(images, labels):
 
 
 class Plan(NamedTuple):
-  """What the flags ask for.
+  """The settings that the flags select.
 
   Attributes:
     methods: Names of the methods to train.
     epochs: Python `int`, passes over the unlabeled images.
-    num_seeds: Python `int`, runs of each method.
-    warm_epochs: Python `int`, passes over the labeled images beforehand.
-    settings: Dictionary, arguments of `make_model`.
+    num_seeds: Python `int`, number of runs of each method.
+    warm_epochs: Python `int`, passes over the labeled images in the warm start.
+    settings: Dictionary of arguments of `make_model`.
   """
 
   methods: list[str]
@@ -229,34 +235,34 @@ class Plan(NamedTuple):
 
 
 def plan_of_flags(methods, num_unlabeled):
-  """Returns a `Plan` for these methods and so many unlabeled images."""
+  """Returns a `Plan` for the given methods and number of unlabeled images."""
   settings = {}
   if FLAGS.smoke:
     settings = {
       'classifier_units': [16], 'hidden_units': [16], 'jit_compile': False,
     }  # fmt: skip
   elif FLAGS.demo:
-    # In so short a time, and with few labels, the classifier would first
-    # unlearn them: they weigh more than in the paper.
+    # In such a short run with few labels, the classifier would first unlearn
+    # the labels, so they have a larger weight than in the paper.
     settings = {'alpha': 500.0}
   if FLAGS.as_written:
     settings |= {
       'latent_dim': 5, 'hidden_units': [128], 'unlabeled_weight': 0.5,
     }  # fmt: skip
   if FLAGS.demo:
-    # The number of steps hardly depends on how many images there are.
+    # With fewer images there are more epochs, so the run takes as long.
     epochs = 5 * min(4, max(1, round(45_000 / num_unlabeled)))
     return Plan(methods, epochs, 1, 50, settings)
   epochs = FLAGS.epochs
   if FLAGS.tune and not FLAGS['epochs'].present:
-    epochs = 10  # as the paper
+    epochs = 10  # The paper also uses 10.
   return Plan(
     methods, epochs, FLAGS.num_seeds, FLAGS.warm_start_epochs, settings
   )
 
 
 def shared_start(workers, plan, split, test_data, output, source):
-  """Makes the weights that all methods start from, unless they are there.
+  """Creates the weights that all methods start from, unless they exist.
 
   Args:
     workers: `distributed_runs.Workers`.
@@ -264,7 +270,7 @@ def shared_start(workers, plan, split, test_data, output, source):
     split: `datasets.SemiSupervised`.
     test_data: `tf.data.Dataset`.
     output: `pathlib.Path` of the folder of all runs.
-    source: Python `str`, what the data are.
+    source: Python `str`, a description of the data.
 
   Returns:
     start: `pathlib.Path` of the weights.
@@ -275,20 +281,21 @@ def shared_start(workers, plan, split, test_data, output, source):
   )
   if not workers.is_chief:
     workers.wait_for(about, start)
-  # Processes with other methods may share the folder; they wait here.
+  # Other processes may train other methods in this folder; they wait here.
   with kept_files.lock(output / 'start.lock', wait=True):
     first = training_runs.start_of(
       about, {'source': source, 'settings': plan.settings}, begin,
       FLAGS.restart,
     )  # fmt: skip
-    if kept_files.problem_of(start):  # or only the results were there
+    # The JSON file may exist without the weights.
+    if kept_files.problem_of(start):
       begin()
   print(f'Warm start: {first}')
   return start
 
 
 def run_all(workers, plan, split, test_data, start, output, source):
-  """Trains every method with every seed; draws what is there after each run."""
+  """Trains every method with every seed, and updates figures after each run."""
   num_methods = len(plan.methods)
   for i in range(plan.num_seeds):
     seed = FLAGS.first_seed + i
@@ -316,10 +323,13 @@ def main(argv):
     semisupervised_report.report(output, METHODS)
     return
   if FLAGS.tune and workers.is_several:
-    raise app.UsageError('`--tune` runs in one process: unset `TF_CONFIG`.')
+    raise app.UsageError(
+      '`--tune` supports only one process; got several in the environment '
+      'variable `TF_CONFIG`. Unset it.'
+    )
   methods = training_runs.methods_of_flags(DEMO)
   for method in methods:
-    method_of(method)  # before anything takes time
+    method_of(method)  # An unknown name is reported before anything runs.
   mnist = datasets.load_mnist(FLAGS.source, FLAGS.data_dir)
   print(f'Data: {mnist.source}')
   split = datasets.split_mnist(mnist)
@@ -339,32 +349,40 @@ def main(argv):
 
 
 def define_flags():
-  flags.DEFINE_list('methods', list(METHODS), f'Of {list(METHODS)}.')
-  flags.DEFINE_list('k', [], 'RB-REINFORCE with so many labels summed.')
-  flags.DEFINE_list('budget', [], 'Leave-one-out with such a budget.')
+  flags.DEFINE_list(
+    'methods', list(METHODS), f'Methods to train, among {list(METHODS)}.'
+  )
+  flags.DEFINE_list(
+    'k', [], 'Numbers of labels to sum; trains RB-REINFORCE with each.'
+  )
+  flags.DEFINE_list(
+    'budget', [], 'Budgets; trains leave-one-out with each of them.'
+  )
   flags.DEFINE_integer(
     'epochs', 100, 'Passes over the unlabeled images; 10 by default to tune.'
   )
-  flags.DEFINE_integer('num_seeds', 2, 'Runs of each method.')
+  flags.DEFINE_integer('num_seeds', 2, 'Number of runs of each method.')
   flags.DEFINE_integer('first_seed', 0, 'The seed of the first run.')
-  flags.DEFINE_integer('warm_start_epochs', 100, 'On labeled images alone.')
-  flags.DEFINE_enum(
-    'source', 'auto', ['auto', 'tfds', 'embedded'], 'Which MNIST.'
+  flags.DEFINE_integer(
+    'warm_start_epochs', 100, 'Passes over labeled images in the warm start.'
   )
-  flags.DEFINE_string('data_dir', None, 'Where TFDS keeps its data.')
+  flags.DEFINE_enum(
+    'source', 'auto', ['auto', 'tfds', 'embedded'], 'Source of MNIST.'
+  )
+  flags.DEFINE_string('data_dir', None, 'Folder of the data of TFDS.')
   flags.DEFINE_string(
-    'output_dir', 'outputs/semisupervised_mnist', 'Where everything goes.'
+    'output_dir', 'outputs/semisupervised_mnist', 'Folder for all output files.'
   )
   flags.DEFINE_bool(
-    'plot_only', False, 'Only tables and figures, of CSV files.'
+    'plot_only', False, 'Only draws figures and tables from the CSV files.'
   )
   flags.DEFINE_bool('restart', False, training_runs.RESTART_HELP)
-  flags.DEFINE_bool('tune', False, 'Compare the step sizes of the paper.')
-  flags.DEFINE_bool('demo', False, 'Three methods, as long as 3 minutes allow.')
+  flags.DEFINE_bool('tune', False, 'Compares the step sizes of the paper.')
+  flags.DEFINE_bool('demo', False, 'Trains three methods in about 3 minutes.')
   flags.DEFINE_bool(
-    'as_written', False, 'The architecture of the text, not of the code.'
+    'as_written', False, "Uses the architecture in the paper's text."
   )
-  flags.DEFINE_bool('smoke', False, 'A small model and few images.')
+  flags.DEFINE_bool('smoke', False, 'Uses a small model and few images.')
 
 
 if __name__ == '__main__':

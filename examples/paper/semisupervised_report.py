@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Table 1, Figure 4 and generated digits of the semi-supervised experiment."""
+"""Writes Table 1, Figure 4 and generated digits of semi-supervised MNIST."""
 
 import csv
 import io
@@ -16,7 +16,8 @@ import matplotlib.pyplot as plt
 NUM_CLASSES = 10
 NUM_PIXELS = 784
 
-# Negative ELBO (read off Figure 4) and accuracy (Table 1) after 100 epochs.
+# The paper's negative ELBO (read off Figure 4) and accuracy (Table 1) after 100
+# epochs.
 PAPER = {
   'RB-REINFORCE': ('98.75', '.9650'),
   'Exact': ('98.6', '.9663'),
@@ -28,7 +29,7 @@ PAPER = {
   'Gumbel': ('99.1', '.9545'),
 }
 
-# What the method is about; ten paths at once are hard to tell apart.
+# Figure 4 shows only these methods, because ten paths are hard to tell apart.
 FEW = ('RB-REINFORCE', 'Exact', 'REINFORCE', 'REINFORCE+')
 
 
@@ -38,7 +39,8 @@ def plot(path, runs, source):
     (axes[0], 'val_negative_elbo', 'negative ELBO at the best label [nats]'),
     (axes[1], 'val_accuracy', 'accuracy'),
   ):
-    run_paths.plot_paths(axis, runs, column, every=5)  # as the paper
+    # The paper also shows every fifth epoch.
+    run_paths.plot_paths(axis, runs, column, every=5)
     values = np.concatenate([
       log[column] for by_seed in runs.values() for log in by_seed.values()
     ])  # fmt: skip
@@ -83,7 +85,7 @@ def print_table(runs, source):
 
 
 def generate(model, path, source, num_rows=6):
-  """Writes digits of each label, those of a row from the same `z`."""
+  """Writes generated digits of each label; each row has the same `z`."""
   z = np.repeat(
     np.random.default_rng(0).standard_normal([num_rows, model.latent_dim]),
     NUM_CLASSES,
@@ -118,7 +120,7 @@ def plot_generated(csv_path, path):
 
 
 def report(output, methods):
-  """Tables and figures of what has been run, `methods` in this order."""
+  """Writes tables and figures of all runs, with `methods` in this order."""
   columns = ('val_negative_elbo', 'val_accuracy', 'loss', 'rest', 'seconds')
   runs, source = run_paths.gather(output / 'warm_start.json', columns, methods)
   if not runs:
@@ -132,7 +134,9 @@ def report(output, methods):
     try:
       model = keras.models.load_model(path)
     except (OSError, KeyError, ValueError) as error:
-      print(f'{path} cannot be read, perhaps it is being written: {error}')
+      print(
+        f'{path} cannot be read. Another process may be writing it: {error}'
+      )
     else:
       about = f'{path.parts[-3]}, {source}'
       generate(model, output / 'generated.csv', about)

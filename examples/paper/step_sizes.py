@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The paper's grid of step sizes, compared on validation images."""
+"""Compares the step sizes of the paper's grid on validation images."""
 
 import numpy as np
 
 from examples.shared import training_runs
 
 STEP_SIZES = (5e-3, 1e-3, 5e-4, 1e-4, 5e-5)
-ANNEALING_RATES = (1e-5, 5e-5, 1e-4, 5e-4)  # of Gumbel-softmax
+ANNEALING_RATES = (1e-5, 5e-5, 1e-4, 5e-4)  # Used by Gumbel-softmax only.
 
 
 def compare(methods, run_one, columns, output, source):
@@ -14,11 +14,12 @@ def compare(methods, run_one, columns, output, source):
 
   Args:
     methods: Names of methods.
-    run_one: Callable: method, step size, annealing rate (or `None`) and folder
-      to the log of a run.
-    columns: Names of columns of the logs; the first one is minimised.
+    run_one: Callable that takes a method, a step size, an annealing rate (or
+      `None`) and a folder, and returns the log of a run.
+    columns: Names of columns of the logs; the least value of the first column
+      is the best.
     output: `pathlib.Path` of the folder.
-    source: Python `str`, what the data are.
+    source: Python `str`, a description of the data.
   """
   rows = []
   for method in methods:
@@ -40,7 +41,7 @@ def compare(methods, run_one, columns, output, source):
 
 
 def print_table(rows, columns):
-  """The last values, and of each method which is the best."""
+  """Prints the last values of all runs, and marks each method's best run."""
   names = [column.removeprefix('val_') for column in columns]
   header = ''.join(f'{name:>15s}' for name in names)
   print(f'\n{"":18s}{"step size":>10s}{"rate":>8s}{header}')

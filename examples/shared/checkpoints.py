@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes weights: `last.keras` and `best.keras`, backups, and warm starts.
 
-It differs from `keras.callbacks.ModelCheckpoint` and `BackupAndRestore` in
-three ways. It assembles an archive on the disk, not in memory, where 200 MB of
-weights take 320 MB more. If a run is stopped while it writes a file, the
-previous file remains. And every file has a digest.
+This module differs from `keras.callbacks.ModelCheckpoint` and
+`BackupAndRestore` in three ways. It assembles an archive on the disk, not in
+memory, where 200 MB of weights take 320 MB more. If a run is stopped while it
+writes a file, the previous file remains. And every file has a digest.
 """
 
 import shutil
@@ -23,12 +23,12 @@ class Checkpoints(keras.callbacks.Callback):
   """Writes the model after every epoch, and also keeps the best one."""
 
   def __init__(self, folder, monitor, best=float('inf')):
-    """Makes the callback.
+    """Creates the callback.
 
     Args:
-      folder: `pathlib.Path`, where the files go.
-      monitor: Name of the metric that is to be least.
-      best: Python `float`, its least value so far.
+      folder: `pathlib.Path` of the folder for the files.
+      monitor: Name of the metric that `best.keras` minimises.
+      best: Python `float`, the least value of this metric so far.
     """
     super().__init__()
     self.folder, self.monitor, self.best = folder, monitor, best
@@ -42,13 +42,13 @@ class Checkpoints(keras.callbacks.Callback):
 
 
 class Backup(keras.callbacks.Callback):
-  """Writes the weights to resume from, and keeps those of an epoch before."""
+  """Writes weights to resume from, and keeps those of the previous epoch."""
 
   def __init__(self, folder):
-    """Makes the callback.
+    """Creates the callback.
 
     Args:
-      folder: `pathlib.Path`, where the files go.
+      folder: `pathlib.Path` of the folder for the files.
     """
     super().__init__()
     self.folder = folder
@@ -59,14 +59,15 @@ class Backup(keras.callbacks.Callback):
     unfinished = self.folder / 'unfinished.weights.h5'
     with kept_files.room_for(latest, num_bytes(self.model), unfinished):
       self.model.save_weights(unfinished, overwrite=True)
-    # If it was damaged, the run was resumed from the previous one.
+    # If the latest backup is damaged, the run was resumed from the previous
+    # one, which therefore must remain.
     if not kept_files.problem_of(latest):
       kept_files.put(latest, previous)
     kept_files.put(unfinished, latest)
 
 
 def variables_of(model):
-  """Returns everything that a backup of a compiled model has to hold."""
+  """Returns all variables that a backup of a compiled model must contain."""
   second = model.estimator_optimizer
   return [
     *model.weights,
@@ -77,7 +78,7 @@ def variables_of(model):
 
 
 def num_bytes(model):
-  """Returns the least size of a file with all variables of a model."""
+  """Returns the minimum size of a file with all variables of a model."""
   return sum(
     int(np.prod(v.shape)) * tf.as_dtype(v.dtype).size
     for v in variables_of(model)
@@ -89,22 +90,23 @@ def bytes_of_run(model, folder):
   files = [folder / 'last.keras', folder / 'best.keras']
   files += [folder / 'backup' / name for name in BACKUPS]
   missing = sum(not path.exists() for path in files)
-  # While `save` writes two of them, there are three more files.
+  # While `save` writes two of them, three temporary files exist as well.
   return (missing + 3) * num_bytes(model)
 
 
 def save(model, *paths):
-  """Writes `.keras` files: what Keras saves as a folder, in an archive.
+  """Writes `.keras` files: archives of the folder that Keras saves.
 
   Args:
     model: A compiled `models.EstimatorModel`.
     *paths: `pathlib.Path`s in one folder.
   """
   unfinished = paths[0].parent / 'unfinished'
-  shutil.rmtree(unfinished, ignore_errors=True)  # of a run that was stopped
+  # A run that was stopped may have left this folder.
+  shutil.rmtree(unfinished, ignore_errors=True)
   content, archive = unfinished / 'content', unfinished / 'archive'
   *others, last = paths
-  # The folder, the archive and its copies are there at the same time.
+  # The folder, the archive and its copies exist at the same time.
   needed = (1 + len(paths)) * num_bytes(model)
   with kept_files.room_for(last, needed, unfinished):
     model.save(content, zipped=False)
@@ -122,9 +124,9 @@ def save_networks(model, path, same=False):
   """Writes the weights of the model without those of its estimator.
 
   Args:
-    model: Of `make_model`.
+    model: As `make_model` returns it.
     path: `pathlib.Path` of the file.
-    same: Python `bool`, whether the file must not differ from the one before.
+    same: Python `bool`, whether the new file must equal the previous one.
   """
   weights = {
     str(i): np.asarray(v) for i, v in enumerate(network_weights(model))
@@ -137,14 +139,14 @@ def save_networks(model, path, same=False):
   ):
     np.savez(file, **weights)
   before = kept_files.listed(path)
-  if path.exists():  # It may be the digest that is damaged, not the file.
+  if path.exists():  # The digest may be damaged instead of the file.
     before.append(kept_files.digest_of(path))
   if same and before and kept_files.digest_of(unfinished) not in before:
     raise kept_files.Refused(
-      f'`{path}` {kept_files.problem_of(path)}. It was computed again, to '
-      f'{unfinished.name}, with other weights than those that the runs in '
-      f'{path.parent} started from. Pass the flags of that time, restore the '
-      'file from a copy, or pass another `--output_dir`.'
+      f'`{path}` {kept_files.problem_of(path)}. The script computed it again '
+      f'in {unfinished.name}, but the weights differ from those that the runs '
+      f'in {path.parent} started from. Pass the same flags as for these runs, '
+      'restore the file from a copy, or pass another `--output_dir`.'
     )
   kept_files.put(unfinished, path)
 
@@ -156,6 +158,6 @@ def load_networks(model, path):
 
 
 def network_weights(model):
-  """The weights of all networks but those of the estimator."""
+  """Returns the weights of all networks except those of the estimator."""
   networks = [x for x in model.layers if x is not model.estimator_layer]
   return [weight for network in networks for weight in network.weights]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs of an experiment that several processes make together.
+"""Trains the runs of an experiment in several processes together.
 
-A run has the folder of `training_runs`, with `checkpoints` to resume from. The
-chief, worker 0, writes it; the others write their copies of the models to
-folders of their own, `worker_1` and so on.
+A run has the same folder as in `training_runs`, with a subfolder `checkpoints`
+to resume from. The chief, which is worker 0, writes this folder. The other
+workers write their copies of the models to subfolders `worker_1` and so on.
 """
 
 import pathlib
@@ -17,9 +17,10 @@ from tfp_rb import models
 
 
 class Workers:
-  """The processes that `TF_CONFIG` names; without it, this one alone.
+  """The processes that `TF_CONFIG` names; this one alone if it is not set.
 
-  Make it first in a program: the first operation fixes the devices.
+  Create it before anything else in a program, because the first TensorFlow
+  operation fixes the devices.
   """
 
   def __init__(self):
@@ -51,8 +52,8 @@ class Workers:
       while not path.exists():
         if time.monotonic() > end:
           raise app.UsageError(
-            f'The chief must write {path}, and has not after {hours} hours. Is '
-            '`--output_dir` a folder that all workers share?'
+            f'The chief has not written {path} within {hours} hours. Make sure '
+            'that `--output_dir` is a folder that all workers share.'
           )
         time.sleep(0.5)
 
@@ -60,17 +61,18 @@ class Workers:
     self, model, data, num_steps, validation_data, folder, epochs, monitor,
     source,
   ):  # fmt: skip
-    """Trains a model, or goes on where a run was stopped.
+    """Trains a model, or resumes a run that was stopped.
 
     Args:
-      model: A compiled `EstimatorModel` of this strategy, at its start.
-      data: `tf.data.Dataset` of global batches without end.
-      num_steps: Steps of the optimizer in an epoch.
+      model: A compiled `EstimatorModel` of this strategy, with its starting
+        weights.
+      data: `tf.data.Dataset` that yields global batches forever.
+      num_steps: Number of optimizer steps per epoch.
       validation_data: `tf.data.Dataset`.
       folder: `pathlib.Path` of the run.
-      epochs: Python `int`, in all.
+      epochs: Python `int`, the total number of epochs.
       monitor: Name of the metric that `best.keras` minimises.
-      source: Python `str`, what the data are.
+      source: Python `str`, a description of the data.
     """
     own = folder if self.is_chief else folder / f'worker_{self.index}'
     with kept_files.lock(own / 'run.lock'):
@@ -93,21 +95,26 @@ class Workers:
 
 
 def rows_to_continue(log, folder, num_steps):
-  """Returns the rows of a log up to the newest checkpoint, or refuses."""
+  """Returns the rows of a log up to the newest checkpoint.
+
+  Raises:
+    Refused: The log and the checkpoint do not fit together.
+  """
   done = finished_epochs(folder, num_steps)
   kept_files.refuse_damaged(log)
   rows = training_runs.rows_of(log)
-  if not done <= len(rows) <= done + 1:  # A row is written first.
+  # The row of an epoch is written before its checkpoint.
+  if not done <= len(rows) <= done + 1:
     raise kept_files.Refused(
       f'The newest checkpoint in {folder} has {done} epochs, but {log} has '
-      f'{len(rows)} rows. Restore what is missing from a copy, or pass another '
-      '`--output_dir`.'
+      f'{len(rows)} rows. Restore the missing files from a copy, or pass '
+      'another `--output_dir`.'
     )
   return rows[:done]
 
 
 def finished_epochs(folder, num_steps):
-  """The epochs of the newest checkpoint of `distributed_fit`."""
+  """Returns the number of epochs up to the newest checkpoint."""
   newest = tf.train.latest_checkpoint(str(folder))
   if newest is None:
     return 0

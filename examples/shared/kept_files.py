@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps files whole: digests, locks, and enough room on the disk.
+"""Protects files with digests and locks, and checks the space on the disk.
 
 Each folder has a file `SHA256SUMS`, which `sha256sum --check` can read. A file
-is written next to its place and then moved there. Its new digest is recorded
-before the move, and the old one is removed after it. So a file matches one of
-its digests even if the process is killed in between.
+is first written under a temporary name and then moved to its place. Its new
+digest is recorded before the move, and the old one is removed after it. So a
+file matches one of its digests even if the process is killed in between.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from absl import app
 
 try:
   import fcntl
-except ImportError:  # Windows has no such locks; no lock is taken there.
+except ImportError:  # Windows has no such locks, so the scripts take none.
   fcntl = None
 
 SUMS = 'SHA256SUMS'
@@ -38,17 +38,20 @@ def digest_of(path):
 
 
 def listed(path):
-  """Returns the digests recorded for a file; two if a write was killed."""
+  """Returns the recorded digests of a file.
+
+  There are two if a process was killed while it wrote the file.
+  """
   return _read_sums(path.parent).get(path.name, [])
 
 
 def is_known(path):
-  """Returns whether a file is there, or has been."""
+  """Returns whether a file exists, or has existed."""
   return path.exists() or bool(listed(path))
 
 
 def problem_of(path):
-  """Returns what is wrong with a file, or '' if it is as it was written."""
+  """Returns what is wrong with a file, or '' if it matches its digest."""
   if not path.exists():
     return 'is missing'
   digests = listed(path)
@@ -59,7 +62,7 @@ def problem_of(path):
     return f'has no digest (if you trust it, run `{command}`)'
   if digest_of(path) in digests:
     return ''
-  if listed(path) != digests:  # another process has just written it
+  if listed(path) != digests:  # Another process has just written the file.
     return problem_of(path)
   return f'is damaged: its SHA-256 digest is not the one in {SUMS}'
 
@@ -73,13 +76,13 @@ def refuse_damaged(path):
   """Raises an error if a file differs from its digest."""
   if is_damaged(path):
     raise Refused(
-      f'`{path}` {problem_of(path)}. Restore it from a copy, or remove it: the '
-      'script that wrote it writes it again.'
+      f'`{path}` {problem_of(path)}. Restore it from a copy, or remove it; the '
+      'script that wrote it will write it again.'
     )
 
 
 def write(path, text):
-  """Writes a text file. If it is stopped, the previous file remains."""
+  """Writes a text file; if this is interrupted, the previous file remains."""
   unfinished = path.with_name(f'{path.name}.{os.getpid()}')
   content = text.encode()
   with room_for(path, len(content), unfinished):
@@ -92,10 +95,10 @@ def put(unfinished, path):
 
   Args:
     unfinished: `pathlib.Path` of a file on the same disk.
-    path: `pathlib.Path`, where it goes; an older file is replaced.
+    path: `pathlib.Path` of its place; an older file there is replaced.
   """
   with unfinished.open('rb') as file:
-    os.fsync(file.fileno())  # or a power failure may leave an empty file
+    os.fsync(file.fileno())  # Otherwise a power failure may empty the file.
   digest = digest_of(unfinished)
   # Several processes may write different files of the same folder.
   with lock(path.with_name(f'{SUMS}.lock'), wait=True):
@@ -131,12 +134,14 @@ def _write_sums(folder, sums):
 
 @contextlib.contextmanager
 def room_for(path, num_bytes, unfinished):
-  """Explains a full disk, before or while a file is written.
+  """Raises an error that explains the problem if the disk is full.
+
+  It does so before a file is written, and if writing fails.
 
   Args:
     path: `pathlib.Path` of the file.
-    num_bytes: Python `int`, how much the writing needs at least.
-    unfinished: `pathlib.Path` of what is removed if it fails.
+    num_bytes: Python `int`, the least number of bytes that will be written.
+    unfinished: `pathlib.Path` of the file or folder to remove if writing fails.
   """
   require_room(path, num_bytes)
   try:
@@ -149,17 +154,17 @@ def room_for(path, num_bytes, unfinished):
 
 
 def require_room(path, num_bytes):
-  """Raises an error if the disk of a path has not so much space."""
+  """Raises an error if the disk of a path has less free space than required."""
   if shutil.disk_usage(path.parent).free < num_bytes:
     raise no_room(path, num_bytes, os.strerror(errno.ENOSPC))
 
 
 def no_room(path, num_bytes, reason):
-  """Returns an error that says how much is needed."""
+  """Returns an error that says how much space is needed."""
   free = shutil.disk_usage(path.parent).free
   return Refused(
-    f'Writing `{path}` requires {num_bytes / 1e6:.1f} MB, and {free / 1e6:.1f} '
-    f'MB are free there, but it failed: {reason}. All files written before are '
+    f'Writing `{path}` failed: {reason}. It requires {num_bytes / 1e6:.1f} MB, '
+    f'and {free / 1e6:.1f} MB are free there. All files written before are '
     'kept. Free some space, then run the same command again.'
   )
 
@@ -206,4 +211,4 @@ def set_aside(folder):
   for path in sorted(folder.iterdir()):
     if not path.name.startswith('replaced-') and path.suffix != '.lock':
       path.rename(aside / path.name)
-  print(f'The files that were in {folder} are in {aside} now.')
+  print(f'The files in {folder} were moved to {aside}.')

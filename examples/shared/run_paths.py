@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the reports of the experiments on MNIST share.
+"""Collects the logs of all runs in `paths.csv`, and draws them.
 
-`paths.csv` has the rows of all runs, of `training_runs.py`; figures and tables
-are made of it alone.
+The reports of the experiments on MNIST use this module. `paths.csv` contains
+the rows of all runs of `training_runs.py`; figures and tables are made from
+this file alone.
 """
 
 import csv
@@ -13,8 +14,8 @@ import numpy as np
 
 from examples.shared import kept_files, training_runs
 
-# Okabe and Ito's colours, that colour-blind readers tell apart, and three more;
-# lines and markers are for a print in black and white.
+# Okabe and Ito's colours, which colour-blind readers can tell apart, and three
+# more. Lines and markers differ as well, for printing in black and white.
 COLOURS = (
   '#0072B2', 'black', '#D55E00', '#E69F00', '#CC79A7', '#009E73', '#56B4E9',
   '0.5', '#882255', '#B8A400',
@@ -25,12 +26,13 @@ ABOUT = 'mean and standard error (number of runs)'
 
 
 def collect(output, columns, first):
-  """All runs that are there: those of `paths.csv`, and those with a log.
+  """Returns all runs in a folder: those in `paths.csv`, and those with a log.
 
   Args:
     output: `pathlib.Path` of the folder.
     columns: Names of columns of the logs.
-    first: `{column: value}` before the first epoch, of those that have one.
+    first: `{column: value}` before the first epoch, for the columns that have
+      such a value.
 
   Returns:
     runs: `{method: {seed: {column: array}}}`; index 0 is before training.
@@ -39,7 +41,7 @@ def collect(output, columns, first):
   path = output / 'paths.csv'
   if kept_files.is_damaged(path):
     aside = path.with_name('paths.csv.damaged')
-    print(f'`{path}` is damaged. It is renamed {aside.name}, and made again.')
+    print(f'`{path}` is damaged. It is renamed {aside.name} and written anew.')
     path.replace(aside)
   for row in training_runs.rows_of(path):
     of_seed = runs.setdefault(row['method'], {}).setdefault(
@@ -49,7 +51,7 @@ def collect(output, columns, first):
       of_seed[c].append(float(row[c] or 'nan'))
   for path in sorted(output.glob('*/*/log.csv')):
     if kept_files.is_damaged(path):
-      print(f'`{path}` is damaged. The run is left out.')
+      print(f'`{path}` is damaged. The report leaves this run out.')
     elif training_runs.finished_epochs(path):
       log = training_runs.read_log(path)
       runs.setdefault(path.parts[-3], {})[int(path.parts[-2])] = {
@@ -62,21 +64,21 @@ def collect(output, columns, first):
 
 
 def gather(path, columns, methods, about=lambda start: start['source']):
-  """What a report is about; rewrites `paths.csv`.
+  """Rewrites `paths.csv`, and returns the runs and the title of a report.
 
   Args:
     path: `pathlib.Path` of the file that `training_runs.start_of` wrote, in the
       folder of the runs.
     columns: Names of columns of the logs.
-    methods: The methods in their order; others come after them.
-    about: Callable, the content of that file to a title.
+    methods: The methods, in the order of the report; all others follow them.
+    about: Callable that maps the content of this file to a title.
 
   Returns:
-    runs: As of `collect`, of each method those that got farthest.
+    runs: As `collect` returns them, but only the longest runs of each method.
     title: Python `str`.
   """
   if not path.exists():
-    print(f'Nothing has been run in {path.parent} yet: no {path.name} there.')
+    print(f'There are no runs in {path.parent} yet: {path.name} is missing.')
     return {}, ''
   kept_files.refuse_damaged(path)
   start = json.loads(path.read_text())
@@ -92,7 +94,7 @@ def gather(path, columns, methods, about=lambda start: start['source']):
 
 
 def longest(runs):
-  """Of each method the runs that got farthest: means are over equal epochs."""
+  """Keeps only the longest runs of each method, which have equal epochs."""
   length = lambda log: len(log['loss'])
   return {
     method: {
@@ -105,7 +107,7 @@ def longest(runs):
 
 
 def write_paths(path, runs, source):
-  """One row for a method, a seed and an epoch."""
+  """Writes one row for each method, seed and epoch."""
   file = io.StringIO(newline='')
   writer = csv.writer(file, lineterminator='\n')
   for method, by_seed in runs.items():
@@ -119,27 +121,31 @@ def write_paths(path, runs, source):
 
 
 def seconds_of_epoch(log):
-  """The median; without the first epoch, which compiles, if there are more."""
+  """Returns the median seconds per epoch.
+
+  If there are several epochs, the first one does not count, since it includes
+  compilation.
+  """
   seconds = np.asarray(log['seconds'])[1:]
   return np.median(seconds[1:] if len(seconds) > 1 else seconds)
 
 
 def mean_and_error(values):
-  """Mean over runs, and its standard error (NaN for a single run)."""
+  """Returns the mean over runs and its standard error (NaN for one run)."""
   values = np.asarray(values)
   spread = values.std(axis=0, ddof=1) if len(values) > 1 else np.nan
   return values.mean(axis=0), spread / np.sqrt(len(values))
 
 
 def plot_paths(axis, runs, column, every=1):
-  """Draws mean and standard error of each method, by epoch.
+  """Draws the mean and the standard error of each method for each epoch.
 
   Args:
     axis: A matplotlib `Axes`.
-    runs: As of `collect`.
+    runs: As `collect` returns them.
     column: Name of the column.
-    every: Python `int`, from one epoch that is shown to the next; of runs that
-      are not five times as long, all are shown.
+    every: Python `int`, the distance between two epochs that are shown. If the
+      runs are at most five times as long, all epochs are shown.
   """
   for i, (method, by_seed) in enumerate(runs.items()):
     length = min(len(log[column]) for log in by_seed.values())

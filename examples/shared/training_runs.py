@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the experiments on MNIST share: runs that resume.
+"""Trains models in runs that can be stopped and resumed.
 
-A run is a method and a seed, in the folder `<output_dir>/<method>/<seed>`:
-`log.csv` with a row for each epoch, `best.keras` and `last.keras`, `backup` to
-resume from, and `tensorboard`. All but the last have digests, and a run that
-differs from what was written is refused, or repaired from what is left.
+The experiments on MNIST use this module. A run is one method with one seed. Its
+folder `<output_dir>/<method>/<seed>` contains `log.csv` with a row for each
+epoch, `best.keras` and `last.keras`, `backup` to resume from, and
+`tensorboard`. All files except those of TensorBoard have digests. If a file
+differs from what was written, the script repairs it from the other files, or
+refuses to continue the run.
 """
 
 import contextlib
@@ -25,13 +27,13 @@ import tensorflow as tf
 from examples.shared import checkpoints, kept_files
 
 RESTART_HELP = (
-  'Begin again where files are missing or damaged so that a run cannot be '
-  'resumed. What is there is moved to a subfolder `replaced-1`, not deleted. '
+  'Starts a run again if it cannot be resumed because files are missing or '
+  'damaged. Its files are moved to a subfolder `replaced-1`, not deleted. '
   'Runs that can be resumed are resumed.'
 )
 _ADVICE = (
-  'Restore the file from a copy; or begin again with `--restart`, which moves '
-  'the files to a subfolder `replaced-1`; or pass another `--output_dir`.'
+  'Restore the file from a copy; or pass `--restart`, which moves the files to '
+  'a subfolder `replaced-1` and starts again; or pass another `--output_dir`.'
 )
 
 
@@ -54,7 +56,7 @@ def methods_of_flags(demo):
 
 
 class Log(keras.callbacks.Callback):
-  """A CSV file that names its data, with seconds of training by epoch."""
+  """Writes a CSV file with the metrics and the training time of each epoch."""
 
   def __init__(self, path, rows, source):
     super().__init__()
@@ -64,7 +66,8 @@ class Log(keras.callbacks.Callback):
     self.start = time.perf_counter()
     self.seconds = None
 
-  def on_test_begin(self, logs=None):  # evaluation does not count
+  def on_test_begin(self, logs=None):
+    # The time of the evaluation does not count.
     self.seconds = time.perf_counter() - self.start
 
   def on_epoch_end(self, epoch, logs=None):
@@ -77,22 +80,27 @@ def train(
   model, data_from, steps, validation_data, folder, epochs, monitor, source,
   restart=False, callbacks=(),
 ):  # fmt: skip
-  """Trains a model, or goes on where a run was stopped.
+  """Trains a model, or resumes a run that was stopped.
+
+  After the call the model has the weights of the last epoch.
 
   Args:
-    model: A compiled `keras.Model`, at its starting weights.
-    data_from: Callable, the number of an epoch to the data from there on.
-    steps: Steps of the optimizer in an epoch, and how many in one call.
+    model: A compiled `keras.Model` with its starting weights.
+    data_from: Callable that maps the number of an epoch to the data from this
+      epoch on.
+    steps: Pair of the number of optimizer steps per epoch, and the number of
+      steps that run in one call.
     validation_data: `tf.data.Dataset`.
     folder: `pathlib.Path` of the run.
-    epochs: Python `int`, in all.
+    epochs: Python `int`, the total number of epochs.
     monitor: Name of the metric that `best.keras` minimises.
-    source: Python `str`, what the data are.
-    restart: Python `bool`, whether to begin again if the run cannot be resumed.
-    callbacks: Further Keras callbacks. What they add to `logs` is logged.
+    source: Python `str`, a description of the data.
+    restart: Python `bool`, whether to start again if the run cannot be resumed.
+    callbacks: Further Keras callbacks. Values that they add to `logs` are
+      written to the log.
 
   Returns:
-    log: The columns of the log by epoch. The model has its last weights.
+    log: Dictionary of the columns of the log, with one value per epoch.
   """
   log = folder / 'log.csv'
   num_steps, per_call = steps
@@ -109,7 +117,7 @@ def train(
           str(folder / 'tensorboard'), write_graph=False
         ),
         checkpoints.Checkpoints(folder, monitor, least(before, monitor)),
-        # The last one: what it counts as done has been written.
+        # The backup comes last, when all other files of an epoch exist.
         checkpoints.Backup(folder / 'backup'),
       ]
       with _room_for_run(model, folder):
@@ -119,8 +127,8 @@ def train(
           epochs=epochs,
           steps_per_epoch=num_steps // per_call,
           validation_data=validation_data,
-          shuffle=False,  # the data are
-          # A bar that moves if someone looks on, else a line for each epoch.
+          shuffle=False,  # The data are shuffled already.
+          # A terminal shows a progress bar, a file gets one line per epoch.
           verbose=1 if sys.stdout.isatty() else 2,
           callbacks=callbacks,
         )
@@ -129,14 +137,18 @@ def train(
 
 @contextlib.contextmanager
 def _room_for_run(model, folder):
-  """Says how much a run needs if the disk is full, or TensorBoard finds so."""
+  """Raises an error that says how much space a run needs if the disk is full.
+
+  It checks this in advance, and also explains the error of TensorBoard if the
+  disk fills up during training.
+  """
   needed = checkpoints.bytes_of_run(model, folder)
   kept_files.require_room(folder / 'backup', needed)
   try:
     yield
   except tf.errors.ResourceExhaustedError as error:
     reason = os.strerror(errno.ENOSPC)
-    if reason not in str(error):  # but memory
+    if reason not in str(error):  # The memory is exhausted, not the disk.
       raise
     raise kept_files.no_room(folder / 'tensorboard', needed, reason) from error
 
@@ -153,16 +165,16 @@ def resume(model, folder, steps_per_epoch, monitor, restart=False):
     folder: `pathlib.Path` of the run.
     steps_per_epoch: Python `int`.
     monitor: Name of the metric that `best.keras` minimises.
-    restart: Python `bool`, whether to begin again if the run cannot be resumed.
+    restart: Python `bool`, whether to start again if the run cannot be resumed.
 
   Returns:
-    epochs: Python `int`, those that are done, and logged.
+    epochs: Python `int`, the number of epochs that are finished and logged.
 
   Raises:
     Refused: The run cannot be resumed, and `restart` is false.
   """
   variables = checkpoints.variables_of(model)
-  # Loading may fail halfway; without `restart` that ends the program.
+  # Loading may fail halfway. Without `restart` such a failure ends the program.
   start = [v.numpy() for v in variables] if restart else []
   try:
     epochs = load_backup(model, folder, steps_per_epoch)
@@ -179,7 +191,7 @@ def resume(model, folder, steps_per_epoch, monitor, restart=False):
 
 
 def load_backup(model, folder, steps_per_epoch):
-  """Loads the newest backup that is whole; returns the number of its epochs."""
+  """Loads the newest undamaged backup, and returns its number of epochs."""
   log, backup = folder / 'log.csv', folder / 'backup'
   keras_files = folder / 'last.keras', folder / 'best.keras'
   backups = [backup / name for name in checkpoints.BACKUPS]
@@ -204,7 +216,7 @@ def load_backup(model, folder, steps_per_epoch):
   if epochs is None and len(logged) > 1:
     _refuse(folder, '; '.join(reasons) or '`backup` is missing')
   if reasons and epochs:
-    reasons.append(f'the run goes on from the backup of epoch {epochs}')
+    reasons.append(f'the run continues from the backup of epoch {epochs}')
   if epochs is None:
     # The first backup is written after the first row of the log.
     reasons.append(f'the first epoch of {folder} is repeated')
@@ -214,22 +226,22 @@ def load_backup(model, folder, steps_per_epoch):
 
 
 def _load(model, folder, name):
-  """Loads weights; returns the number of steps, which is one of them."""
+  """Loads the weights of a backup, and returns their number of steps."""
   problem = ''
   try:
     model.load_weights(folder / name)
   except (OSError, KeyError, ValueError, RuntimeError) as error:
     problem = str(error).splitlines()[0]
   if problem:
-    # Keras leaves the file open. Closed by the garbage collector at another
-    # time, for example while a file is written, it makes h5py crash.
+    # Keras leaves the file open. If the garbage collector closes it at another
+    # time, for example while a file is written, h5py crashes.
     gc.collect()
-    _refuse(folder, f'`{name}` is of another model: {problem}')
+    _refuse(folder, f'`{name}` belongs to another model: {problem}')
   return int(model.optimizer.iterations)
 
 
 def repair(model, folder, epochs, monitor):
-  """Writes files anew that the weights of the backup can replace."""
+  """Writes missing or damaged `.keras` files again, from the backup."""
   if not epochs:
     return
   last, best = folder / 'last.keras', folder / 'best.keras'
@@ -245,7 +257,7 @@ def repair(model, folder, epochs, monitor):
     if of_epoch == epochs - 1:
       checkpoints.save(model, best)
       print(f'`best.keras` {problem}; it is written again from the backup.')
-    # An epoch that is going to be repeated writes it again.
+    # If the best epoch is going to be repeated, it writes the file again.
   problem = kept_files.problem_of(last)
   if problem:
     checkpoints.save(model, last)
@@ -253,12 +265,12 @@ def repair(model, folder, epochs, monitor):
 
 
 def _refuse(folder, reason):
-  """Raises an error that says what is there."""
+  """Raises an error that lists the files of the run and their state."""
   there = []
   for path in sorted(folder.rglob('*')):
     name = path.relative_to(folder)
     if path.suffix in ('.csv', '.h5', '.keras') and len(name.parts) < 3:
-      # Without what the user may do about it, and the reason.
+      # The list leaves out the reasons, and what the user may do about them.
       problem = kept_files.problem_of(path).split(' (')[0].split(':')[0]
       there.append(f'{name} ({problem or "is whole"})')
   raise kept_files.Refused(
@@ -268,13 +280,14 @@ def _refuse(folder, reason):
 
 
 def start_of(path, about, evaluate, restart=False):
-  """What the runs of a folder have in common: how they start, and with what.
+  """Returns the settings and starting metrics that the runs of a folder share.
 
   Args:
-    path: `pathlib.Path` of a JSON file, written the first time.
-    about: Dictionary, `source` of the data and settings.
-    evaluate: Callable without arguments, the metrics before training.
-    restart: Python `bool`, whether to begin again if the file is damaged.
+    path: `pathlib.Path` of a JSON file, which the first call writes.
+    about: Dictionary with the `source` of the data, and settings.
+    evaluate: Callable without arguments that returns the metrics before
+      training.
+    restart: Python `bool`, whether to start again if the file is damaged.
 
   Returns:
     start: Dictionary of `about` and the metrics.
@@ -283,8 +296,8 @@ def start_of(path, about, evaluate, restart=False):
   if problem and has_runs(path.parent):
     if not restart:
       raise kept_files.Refused(
-        f'`{path}` says what the runs in its folder have in common, but it '
-        f'{problem}. {_ADVICE}'
+        f'`{path}` contains the settings that the runs in its folder share, '
+        f'but it {problem}. {_ADVICE}'
       )
     kept_files.set_aside(path.parent)
   if problem:
@@ -294,21 +307,21 @@ def start_of(path, about, evaluate, restart=False):
   for name, value in about.items():
     if start.get(name, value) != value:
       raise kept_files.Refused(
-        '`--output_dir` must have runs of one kind, but those in '
-        f'{path.parent} have {name} {start[name]!r}, and now it is {value!r}. '
-        'Pass another folder.'
+        'All runs in `--output_dir` must have the same settings, but the runs '
+        f'in {path.parent} have {name} {start[name]!r}; got {value!r}. Pass '
+        'another folder.'
       )
   return start
 
 
 def has_runs(folder):
-  """Returns whether there is anything that depends on how runs start."""
+  """Returns whether a folder has files that depend on the start of the runs."""
   patterns = ('*/*/log.csv', 'tuning/*/*/log.csv', 'paths.csv')
   return any(path for p in patterns for path in folder.glob(p))
 
 
 def rows_of(path):
-  """The rows of a log, as dictionaries; without one cut off in the middle."""
+  """Returns the rows of a log as dictionaries, without an unfinished row."""
   if not path.exists():
     return []
   text = path.read_text()
@@ -317,7 +330,7 @@ def rows_of(path):
 
 
 def write_rows(path, rows):
-  """Writes dictionaries with the same keys as a CSV file."""
+  """Writes a CSV file from dictionaries that have the same keys."""
   file = io.StringIO(newline='')
   writer = csv.DictWriter(file, list(rows[0]), lineterminator='\n')
   writer.writeheader()
@@ -331,7 +344,7 @@ def finished_epochs(path):
 
 
 def read_log(path):
-  """`{column: array by epoch}` of the columns of numbers."""
+  """Returns `{column: array}` with a value per epoch, for numeric columns."""
   rows = rows_of(path)
   columns = [name for name in rows[0] if name != 'data']
   return {c: np.array([float(row[c]) for row in rows]) for c in columns}

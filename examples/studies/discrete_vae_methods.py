@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The methods that `discrete_vae.py` compares."""
+"""Defines the methods that `discrete_vae.py` compares."""
 
 import math
 from typing import NamedTuple
@@ -13,13 +13,15 @@ import tfp_rb
 from tfp_rb import baselines, samplers
 
 NUM_PIXELS = 784
-MOST_SITES = 20  # in one call of the decoder, for `local_expectation`
+# `local_expectation` passes at most this many sites to one decoder call.
+MOST_SITES = 20
 
 
 class Problem(NamedTuple):
-  """What the estimators have to know.
+  """The properties of a problem that the estimators depend on.
 
-  `latents` is a number of bits, or the numbers of variables and of values.
+  `latents` is the number of bits, or a pair of the number of variables and the
+  number of values of each.
   """
 
   latents: int | tuple[int, int]
@@ -48,7 +50,7 @@ def _leave_one_out(num_samples):
 
 
 def _relax(problem, num_samples, **settings):
-  # One hidden layer of 137 units as in the experiments of RODEO.
+  # The network has one hidden layer of 137 units, as in RODEO's experiments.
   control_variate = keras.Sequential([
     keras.layers.Reshape([-1, problem.code_size]),
     keras.layers.Dense(137), keras.layers.LeakyReLU(0.3), keras.layers.Dense(1),
@@ -77,7 +79,7 @@ def _local(problem):
 
 
 def _pooled(problem, n):
-  # None of 2^200 codes has much mass, and a list of the 64 best ones (the
+  # None of the 2^200 codes has much mass, and to list the 64 best ones (the
   # default) takes 40 times as long as the rest of a step.
   most = 4 if problem.num_values**problem.num_sites > 2**16 else None
   return tfp_rb.pooled(budget_per_row=n, num_candidates=most)
@@ -89,9 +91,10 @@ def _unordered(n):
   )
 
 
-# Each maps a `Problem` to an estimator, and to its number of evaluations of the
-# decoder for an image. Where the asked one is impossible it is the next smaller
-# one: DisARM takes pairs, and REBAR evaluates twice for each draw.
+# Each entry maps a `Problem` and a requested number of evaluations of the
+# decoder per image to an estimator and its actual number. If the requested
+# number is impossible, the actual one is the next smaller one: DisARM takes
+# pairs, and REBAR evaluates the decoder twice per draw.
 METHODS = {
   'leave-one-out': lambda p, n: (_leave_one_out(n), n),
   'DisARM': lambda p, n: (tfp_rb.DisARM(num_pairs=n // 2), n // 2 * 2),
@@ -123,7 +126,7 @@ METHODS = {
     tfp_rb.GumbelSoftmax(0.5, num_noises=10, num_samples=n), n
   ),
   'ReinMax': lambda p, n: (
-    # 1.3 is the setting of its authors for 4 variables of 8 values.
+    # Its authors use 1.3 for 4 variables of 8 values.
     tfp_rb.ReinMax(1.0 if p.num_values == 2 else 1.3, num_samples=n), n
   ),
   'local-expectation': lambda p, n: (
@@ -134,7 +137,7 @@ METHODS = {
 
 
 def methods_of(latents):
-  """Returns the names of the methods that are possible."""
+  """Returns the names of the methods that can be used with these variables."""
   return [m for m in METHODS if m != 'Exact' or not isinstance(latents, int)]
 
 
@@ -142,8 +145,8 @@ def estimator_of(method, latents, num_evaluations):
   """Returns an estimator, and its number of evaluations.
 
   Args:
-    method: Python `str`, of `METHODS`.
-    latents: As of `tfp_rb.models.DiscreteVAE`.
+    method: Python `str`, a key of `METHODS`.
+    latents: As in `tfp_rb.models.DiscreteVAE`.
     num_evaluations: Python `int`, at least 2.
 
   Returns:
@@ -152,7 +155,7 @@ def estimator_of(method, latents, num_evaluations):
   """
   if method not in methods_of(latents):
     raise app.UsageError(
-      f'`--methods` must be of {methods_of(latents)}; got {method!r}.'
+      f'`--methods` must be among {methods_of(latents)}; got {method!r}.'
     )
   if num_evaluations < 2:
     raise app.UsageError(

@@ -1,29 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Variational inference with discrete and continuous variables, in one call.
+"""Compares `tfp_rb.vi` with `tfp.vi` on discrete and continuous variables.
 
-A Bayesian mixture of 5 Gaussians in the plane, 200 observations: the latent
-variables are the 5 means (continuous) and the 200 assignments (discrete). The
-mean-field surrogate posterior is fitted by `tfp_rb.vi.fit_surrogate_posterior`
-with default settings. It sums all 5 clusters at each of the 200 assignments in
-turn, which takes 801 evaluations of the target in one call: the joint draw, and
-4 other clusters at each assignment.
+The model is a Bayesian mixture of 5 Gaussians in the plane with 200
+observations. The latent variables are the 5 means (continuous) and the 200
+assignments (discrete). `tfp_rb.vi.fit_surrogate_posterior` fits a mean-field
+surrogate posterior with default settings. It sums all 5 clusters at one
+assignment at a time, which takes 801 evaluations of the target in one call: the
+joint draw, and 4 other clusters at each of the 200 assignments.
 
-It is compared with the following methods. They use 1000 evaluations per step,
-the same initial values and Adam (SCORE_FUNCTION at the best of three learning
-rates):
+The script compares this fit with other methods. They use 1000 evaluations per
+step, the same initial values and Adam (SCORE_FUNCTION at the best of three
+learning rates):
 
 * TFP's `fit_surrogate_posterior`, which reparameterizes. The assignments cannot
   be reparameterized, so their gradient is noise around 0.
 * TFP's SCORE_FUNCTION for all variables, without a baseline.
-* The joint Rao-Blackwellization: the best of the 5^200 joint assignments summed
-  and 999 drawn, with a leave-one-out baseline.
+* The joint Rao-Blackwellization, which sums the best of the 5^200 joint
+  assignments and draws 999, with a leave-one-out baseline.
 
-The reference is coordinate ascent (CAVI), which needs the closed form of every
-conditional; the others call the target only. That the target is a sum over
-observations is used by none but CAVI: with the observations as the batch of the
-surrogate, 5 evaluations would do (see `tfp_rb.local_expectation`).
+The reference is coordinate ascent (CAVI), which requires the closed form of
+every conditional; the other methods only call the target. Only CAVI uses the
+fact that the target is a sum over observations. If you make the observations
+the batch of the surrogate, 5 evaluations suffice (see
+`tfp_rb.local_expectation`).
 
-The negative ELBO has a closed form here: all curves are exact, not estimated.
+The negative ELBO has a closed form here, so all curves are exact.
 
   python -m examples.studies.mixed_vi --output_dir=outputs/mixed_vi
 """
@@ -53,14 +54,14 @@ FLAGS = flags.FLAGS
 NUM_CLUSTERS = 5
 PRIOR_SCALE = 10.0
 INITIAL_SCALE = 0.5
-DISTANCE = 5.0  # of neighbouring clusters, in their standard deviations
+DISTANCE = 5.0  # Between neighbouring clusters, in standard deviations.
 OURS = 'tfp_rb, as it comes'
 JOINT = 'tfp_rb, joint sum'
 SCORE = 'TFP, SCORE_FUNCTION'
 REPARAMETERIZED = 'TFP, as it comes'
 METHODS = (OURS, JOINT, SCORE, REPARAMETERIZED)
 CAVI = 'CAVI'
-# Okabe and Ito's colours, told apart by colour-blind readers, too.
+# Okabe and Ito's colours, which colour-blind readers can tell apart.
 COLOURS = {
   OURS: '#0072B2',
   JOINT: '#009E73',
@@ -72,14 +73,14 @@ STYLES = {OURS: '-', JOINT: '--', SCORE: '-.', REPARAMETERIZED: ':'}
 
 
 def make_data(num_observations, seed):
-  """Observations around the corners of a pentagon, and initial means."""
+  """Returns observations near the corners of a pentagon, and initial means."""
   rng = np.random.default_rng(seed)
   angles = 2.0 * np.pi * np.arange(NUM_CLUSTERS) / NUM_CLUSTERS
   radius = DISTANCE / (2.0 * np.sin(np.pi / NUM_CLUSTERS))
   centres = radius * np.stack([np.cos(angles), np.sin(angles)], axis=1)
   labels = rng.integers(NUM_CLUSTERS, size=num_observations)
   x = centres[labels] + rng.normal(size=[num_observations, 2])
-  # Each initial mean is the observation farthest from those before it.
+  # Each initial mean is the observation farthest from the previous means.
   means = x[rng.integers(num_observations)][np.newaxis]
   while len(means) < NUM_CLUSTERS:
     distances = np.linalg.norm(x[:, np.newaxis] - means, axis=-1)
@@ -88,7 +89,10 @@ def make_data(num_observations, seed):
 
 
 def make_target(x):
-  """The log joint density of data, means `[m, K, 2]`, assignments `[m, N]`."""
+  """Returns the log joint density of data, means and assignments.
+
+  The means have the shape `[m, K, 2]`, and the assignments `[m, N]`.
+  """
   x = tf.constant(x, tf.float32)
 
   def target(means, assignments):
@@ -105,7 +109,7 @@ def make_target(x):
 
 
 def make_surrogate(initial_means, num_observations):
-  """Independent normal means and categorical assignments, with variables."""
+  """Returns independent normal means and categorical assignments."""
   scale = tfp.util.TransformedVariable(
     tf.fill(initial_means.shape, INITIAL_SCALE), tfb.Softplus()
   )
@@ -120,16 +124,17 @@ def make_surrogate(initial_means, num_observations):
 
 
 def negative_elbo(x, loc, scale, logits):
-  """The exact negative ELBO for each observation, of tensors of any dtype."""
+  """Returns the exact negative ELBO per observation, for any dtype."""
   x = tf.cast(x, loc.dtype)
   log_r = tf.nn.log_softmax(logits)
   second_moments = loc**2 + scale**2
   distances = tf.reduce_sum((x[:, tf.newaxis] - loc) ** 2 + scale**2, axis=-1)
-  # log p(x_n, z_n = k) and log r_nk, each in the mean.
+  # These are the expectations of log p(x_n, z_n = k) and of log r_nk.
   per_site = tf.exp(log_r) * (
     -0.5 * distances - np.log(2.0 * np.pi) - np.log(NUM_CLUSTERS) - log_r
   )
-  # log p(mu) and the entropy of q(mu): the constants log(2 pi) / 2 cancel.
+  # This is E[log p(mu)] plus the entropy of q(mu). The constants log(2 pi) / 2
+  # cancel.
   per_mean = (
     -0.5 * second_moments / PRIOR_SCALE**2
     - np.log(PRIOR_SCALE)
@@ -140,7 +145,7 @@ def negative_elbo(x, loc, scale, logits):
 
 
 def parameters_of(surrogate):
-  """Location and scale of the means, logits of the assignments."""
+  """Returns locations and scales of the means, and logits of assignments."""
   means, assignments = (
     surrogate.model[name].distribution for name in ('means', 'assignments')
   )
@@ -152,7 +157,7 @@ def parameters_of(surrogate):
 
 
 def cavi(x, initial_means, tolerance=1e-10, most_steps=1000):
-  """Coordinate ascent to convergence: the ELBOs, the means, the logits."""
+  """Runs coordinate ascent to convergence; returns losses, means and logits."""
   loc, scale = initial_means, np.full_like(initial_means, INITIAL_SCALE)
   losses = []
   while len(losses) < most_steps:
@@ -172,7 +177,7 @@ def cavi(x, initial_means, tolerance=1e-10, most_steps=1000):
 def evaluations_per_step(method, num_observations):
   if method == CAVI:
     return 0
-  if method == OURS:  # The sites share the joint draw.
+  if method == OURS:  # All sites share the evaluation of the joint draw.
     return (NUM_CLUSTERS - 1) * num_observations + 1
   return NUM_CLUSTERS * num_observations
 
@@ -180,12 +185,12 @@ def evaluations_per_step(method, num_observations):
 def fit(
   method, x, initial_means, learning_rate, num_steps, seed, jit_compile=True
 ):
-  """Fits a new surrogate posterior: the exact loss by step, and the fit."""
+  """Fits a surrogate posterior; returns the exact losses and the fit."""
   target = make_target(x)
   surrogate = make_surrogate(initial_means, len(x))
   num_evaluations = evaluations_per_step(method, len(x))
   settings = dict(
-    # The rate falls to nothing, so that no curve ends in its own noise.
+    # The learning rate falls to 0, so that no curve ends in its own noise.
     optimizer=keras.optimizers.Adam(
       keras.optimizers.schedules.CosineDecay(learning_rate, num_steps)
     ),
@@ -207,7 +212,7 @@ def fit(
       target, surrogate, gradient_estimator=estimator, **settings
     )
   else:
-    # TFP leaves it to the user to build an optimizer of Keras 3.
+    # With TFP the user has to build a Keras 3 optimizer.
     variables = surrogate.trainable_variables
     settings['optimizer'].build(variables)
     settings['trainable_variables'] = variables
@@ -223,7 +228,8 @@ def fit(
         **settings,
       )
     else:
-      with warnings.catch_warnings():  # that this cannot work: we show it
+      # TFP warns that this gradient may be biased, which this script shows.
+      with warnings.catch_warnings():
         warnings.simplefilter('ignore')
         losses = tfp.vi.fit_surrogate_posterior(
           target, surrogate, sample_size=num_evaluations, **settings
@@ -232,20 +238,21 @@ def fit(
 
 
 def run_all(x, initial_means, learning_rates, num_steps, seed, jit_compile):
-  """Fits by every method, each at the best of its rates.
+  """Fits with every method at each of its learning rates.
 
   Args:
     x: Observations.
     initial_means: Initial locations of the means.
-    learning_rates: Dictionary of method to list of rates.
+    learning_rates: Dictionary that maps each method to a list of rates.
     num_steps: Python `int`.
     seed: Stateless seed.
     jit_compile: Python `bool`.
 
   Returns:
-    paths: Dictionary of method and rate to losses by step.
-    table: Dictionary of method to best rate and seconds, compilation included.
-    surrogate: Our fit.
+    paths: Dictionary that maps method and rate to the losses per step.
+    table: Dictionary that maps each method to its best rate and to the seconds
+      of this fit, including compilation.
+    surrogate: The surrogate posterior that `tfp_rb` fitted.
   """
   paths, table, ours = {}, {}, None
   work = [(name, rate) for name in METHODS for rate in learning_rates[name]]
@@ -264,7 +271,7 @@ def run_all(x, initial_means, learning_rates, num_steps, seed, jit_compile):
 
 
 def write_csv(path, paths, reference, num_observations, seed):
-  """One row for a method, a learning rate and a step; CAVI has no rate."""
+  """Writes one row per method, learning rate and step; CAVI has no rate."""
   with open(path, 'w', newline='') as file:
     writer = csv.writer(file)
     writer.writerow(
@@ -311,7 +318,8 @@ def plot(x, paths, table, reference, ours, cavi_means, path):
     aspect='equal', xlabel='$x_1$ [standard deviations]',
     ylabel='$x_2$ [standard deviations]',
     title='tfp_rb: most probable clusters',
-    ylim=(x[:, 1].min() - 0.5, x[:, 1].max() + 3.0),  # room for the legend
+    # The upper limit leaves room for the legend.
+    ylim=(x[:, 1].min() - 0.5, x[:, 1].max() + 3.0),
   )  # fmt: skip
   right.legend(loc='upper right', fontsize=9, markerscale=0.6)
   figure.savefig(path, dpi=130)
@@ -320,7 +328,7 @@ def plot(x, paths, table, reference, ours, cavi_means, path):
 
 def main(argv):
   del argv
-  tf.get_logger().setLevel('ERROR')  # every fit is a graph of its own
+  tf.get_logger().setLevel('ERROR')  # TensorFlow would warn of many graphs.
   num_observations, num_steps = FLAGS.observations, FLAGS.steps
   rates = dict.fromkeys(METHODS, [FLAGS.learning_rate])
   rates[SCORE] = [float(x) for x in FLAGS.score_function_learning_rates]
@@ -340,7 +348,7 @@ def main(argv):
     rates,
     num_steps,
     [FLAGS.seed, 1],
-    jit_compile=not FLAGS.smoke,  # compiling takes longer than a few steps
+    jit_compile=not FLAGS.smoke,  # Compilation takes longer than a few steps.
   )
   write_csv(
     in_output('paths.csv'), paths, reference, num_observations, FLAGS.seed
@@ -366,23 +374,23 @@ def main(argv):
       f'{evaluations_per_step(name, num_observations):18d}{loss:19.3f}'
       f'{loss - reference[-1]:11.3f}{seconds:9.1f}'
     )
-  print(f'\nFigure and CSV file are in {FLAGS.output_dir}')
+  print(f'\nThe figure and the CSV file are in {FLAGS.output_dir}.')
 
 
 def define_flags():
-  """Of the script only: who imports it may import others with such flags."""
+  """Defines the flags of the script; an import of the module defines none."""
   flags.DEFINE_integer('observations', 200, 'Number of observations.')
-  flags.DEFINE_integer('steps', 400, 'Steps of Adam.')
-  flags.DEFINE_float('learning_rate', 0.1, 'Of Adam, at first.')
+  flags.DEFINE_integer('steps', 400, 'Number of optimizer steps.')
+  flags.DEFINE_float('learning_rate', 0.1, 'Initial learning rate of Adam.')
   flags.DEFINE_list(
     'score_function_learning_rates', ['0.05', '0.1', '0.2'],
-    'SCORE_FUNCTION is run with each of them, and the best is reported.',
+    'Learning rates for SCORE_FUNCTION; the script reports the best run.',
   )  # fmt: skip
-  flags.DEFINE_integer('seed', 0, 'Seed of everything.')
+  flags.DEFINE_integer('seed', 0, 'Seed for data and fits.')
   flags.DEFINE_string(
-    'output_dir', 'outputs/mixed_vi', 'Where the CSV and PNG files go.'
+    'output_dir', 'outputs/mixed_vi', 'Folder for the CSV and PNG files.'
   )
-  flags.DEFINE_bool('smoke', False, 'A short run that shows it works.')
+  flags.DEFINE_bool('smoke', False, 'Makes a short run as a test.')
 
 
 if __name__ == '__main__':

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The variance of a gradient along the path of training, nearly for free.
+"""Measures the gradient variance during training at almost no cost.
 
-As in the literature on this benchmark, it is taken from moving averages of the
-first and the second moment of the gradient, with a decay of 0.999. It contains
-the noise of the batches and of the pixels, not of the latent variables alone.
+As in the literature on this benchmark, the variance is computed from moving
+averages of the first and the second moment of the gradient, with a decay of
+0.999. It includes the noise of the batches and of the pixels, not only that of
+the latent variables.
 """
 
 import keras
@@ -16,8 +17,8 @@ DECAY = 0.999
 class AdamWithMoments(keras.optimizers.Adam):
   """Adam that also keeps a slow average of the gradient.
 
-  Adam's own average of the squares decays by 0.999, that of the gradient by
-  0.9, which is too fast to subtract its square.
+  Adam's own average of the squared gradient decays by 0.999, but its average of
+  the gradient decays by 0.9. That is too fast to compute a variance from both.
   """
 
   def __init__(self, learning_rate=1e-3, **kwargs):
@@ -39,7 +40,7 @@ class AdamWithMoments(keras.optimizers.Adam):
 
   def variance(self, variables):
     """Returns the total variance of the gradient w.r.t. some variables."""
-    # Averages that began at 0.
+    # The averages start at 0, which this weight corrects.
     weight = 1.0 - DECAY ** float(self.iterations)
     total = 0.0
     for variable in variables:

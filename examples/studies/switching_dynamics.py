@@ -1,37 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A switching linear dynamical system, with a posterior over whole paths.
+"""Fits a switching linear dynamical system with posteriors over whole paths.
 
-Each of 8 series has 200 steps and 3 regimes. Given the regimes the state is
+Each of 8 series has 200 steps and 3 regimes. Given the regimes, the state is
 Gaussian, and `f` is the log-likelihood of a Kalman filter that runs along the
-whole path: it is no sum over the steps that could be computed exactly. Learned
-are the dynamics, which all series share, and for each series a posterior over
-its 3^200 paths, by maximising the ELBO. The posterior is a mean field
-(independent regimes) or a chain (`CategoricalChain`), and the estimator is
+whole path. `f` is not a sum over the steps, so its expectation has no closed
+form. The script maximises the ELBO. It learns the dynamics, which all series
+share, and for each series a posterior over its 3^200 paths. The posterior is a
+mean field (independent regimes) or a chain (`CategoricalChain`). The estimators
+are:
 
-* by step: all three regimes are summed at one step after the other, given all
-  others (`local_expectation`). In a chain the level is a running mean of the
-  loss of each series;
-* draws: whole paths with a leave-one-out baseline;
-* 8 best + draws: the 8 best paths summed, and draws from all others;
-* pooled: one budget for all series.
+* by step: sums all three regimes of one step at a time, given the regimes of
+  all other steps (`local_expectation`). For a chain the baseline is a running
+  mean of the loss of each series;
+* draws: draws whole paths, with a leave-one-out baseline;
+* 8 best + draws: sums the 8 best paths, and draws from all others;
+* pooled: spends one budget on all series.
 
-In a step, the first group of methods spends as many evaluations of `f` on each
-series as summing step by step takes, 401. The second group spends 40, which is
-all that a pool has use for, and runs ten times as many steps. So the number of
-evaluations is the same in all runs; it is counted and printed. All start from
-the same dynamics, found by clustering the angles of short windows, and from the
-uniform law of the paths. All run at each step size of the same grid (Adam,
-falling to 0 as a cosine; the dynamics have a fixed step size), and the run with
-the best final ELBO is reported.
+In each optimizer step, the methods of the first group evaluate `f` 401 times
+per series, as often as `local_expectation` requires. The methods of the second
+group evaluate it 40 times, which is the most that a pooled budget can use, and
+run ten times as many steps. So all runs have the same total number of
+evaluations, which the script counts and prints. All runs start from the same
+dynamics, found by clustering the angles of short windows, and from a uniform
+distribution of the paths. Each method runs at every step size of the same grid
+(Adam with cosine decay to 0; the dynamics have a fixed initial step size), and
+the script reports the run with the best final ELBO.
 
-A second part fits series of 8 steps at the true dynamics, where all 3^8 paths
-can be listed: the divergence from the exact posterior is exact, and `Exact`
-shows how close each family can come.
+A second part fits series of 8 steps at the true dynamics. There all 3^8 paths
+can be listed, so the divergence from the posterior is exact, and the estimator
+`Exact` shows how close each family can come.
 
   python -m examples.studies.switching_dynamics
 
-A run that is stopped goes on where it was when started again with the same
-flags, and ends with the same numbers.
+If a run is stopped, start it again with the same flags: it continues where it
+stopped, and ends with the same numbers.
 """
 
 import functools
@@ -59,18 +61,18 @@ NUM_EVALUATION_DRAWS = 200
 
 
 class Fit:
-  """A method on given series: compiled once, run at several step sizes."""
+  """A method with given series, compiled once for all step sizes."""
 
   def __init__(
     self, method, y, start, num_evaluations, learns_dynamics, jit_compile=True
   ):
-    """Makes variables, and traces one step to count its evaluations.
+    """Creates variables, and traces one step to count its evaluations.
 
     Args:
       method: `Method`.
       y: Observations `[S, T, 2]`.
       start: `Dynamics` to start from.
-      num_evaluations: Python `int`, for each series and step.
+      num_evaluations: Python `int`, evaluations per series and step.
       learns_dynamics: Python `bool`.
       jit_compile: Python `bool`.
     """
@@ -93,19 +95,19 @@ class Fit:
       tf.function, jit_compile=jit_compile, autograph=False
     )
     self._step, self._elbo = map(compiled, (self._one_step, self._estimate))
-    self.evaluations = None  # in a step, for each series: counted
+    self.evaluations = None  # The count per step and series, set below.
     self._step.get_concrete_function(tf.constant([0, 0]))
 
   @property
   def variables(self):
-    """Everything that a checkpoint has to hold."""
+    """All variables that a checkpoint must contain."""
     own = [self._levels, self._is_first]
     for optimizer, group in self._groups:
       own += [*group, *(v for v in optimizer.variables if v.dtype != 'string')]
     return own
 
   def restart(self):
-    """Puts all variables back."""
+    """Resets all variables to their initial values."""
     for variable, value in zip(self.variables, self._start, strict=True):
       variable.assign(value)
 
@@ -135,13 +137,16 @@ class Fit:
     self._is_first.assign(False)
 
   def _estimate(self, seed):
-    """The ELBO of each series, by fresh draws and the exact entropy."""
+    """Estimates the ELBO of each series from new draws and exact entropies."""
     z = self.surrogate.sample(NUM_EVALUATION_DRAWS, seed=seed)
     log_joint = tf.reduce_mean(self.model.log_joint(z), axis=0)
     return log_joint + self.surrogate.entropy()
 
   def train(self, first, last, num_steps, rate, seed):
-    """Runs steps; returns CPU seconds, which other programs hardly change."""
+    """Runs steps, and returns the CPU seconds that they took.
+
+    Other programs hardly affect CPU seconds.
+    """
     start = time.process_time()
     for i in range(first, last):
       decay = 0.5 * (1.0 + np.cos(np.pi * i / num_steps))
@@ -149,16 +154,16 @@ class Fit:
       for (optimizer, _), value in zip(self._groups, rates, strict=False):
         optimizer.learning_rate = value
       self._step(tf.constant([seed, i]))
-    self._levels.numpy()  # waits for the last step
+    self._levels.numpy()  # This waits for the last step.
     return time.process_time() - start
 
   def elbo(self, seed):
-    """Returns the estimated ELBO of a series, in the mean."""
+    """Returns the estimated ELBO, averaged over the series."""
     return float(tf.reduce_mean(self._elbo(tf.constant([seed, 2**30]))))
 
 
 def exact_divergence(fit, posterior):
-  """Mean of `KL(q || p)` over the series, by all paths.
+  """Computes the mean of `KL(q || p)` over the series from all paths.
 
   Args:
     fit: `Fit`.
@@ -174,7 +179,7 @@ def exact_divergence(fit, posterior):
 
 
 def exact_posterior(y, dynamics):
-  """Log-probabilities of all paths `[K^T, S]`, and the log evidences `[S]`."""
+  """Returns log-probabilities `[K^T, S]` of paths, and log evidences `[S]`."""
   model = switching_model.Model(y, dynamics)
   paths = switching_model.all_paths(y.shape[1])
   z = np.repeat(paths[:, np.newaxis], len(y), axis=1)
@@ -184,16 +189,16 @@ def exact_posterior(y, dynamics):
 
 
 def run(fit, path, setting, measure, restart, bar):
-  """Fits at one step size, or goes on where a run was stopped.
+  """Fits at one step size, or resumes a run that was stopped.
 
   Args:
     fit: `Fit`.
     path: `pathlib.Path` of the checkpoint.
     setting: Tuple of the step size, the number of steps, the number of steps
       between two measurements, and the seed.
-    measure: Callable, from a `Fit` to a dictionary of numbers.
-    restart: Python `bool`, whether to begin again from a damaged file.
-    bar: A progress bar; a measurement counts as one.
+    measure: Callable that maps a `Fit` to a dictionary of numbers.
+    restart: Python `bool`, whether to start again if the file is damaged.
+    bar: A progress bar, which advances by one for each measurement.
 
   Returns:
     rows: List of dictionaries, one for each measurement.
@@ -203,7 +208,8 @@ def run(fit, path, setting, measure, restart, bar):
   rows = load(fit, path, restart)
   if not rows:
     rows = [{'step': 0, 'evaluations': 0.0, 'seconds': 0.0, **measure(fit)}]
-    fit.train(0, 1, num_steps, rate, seed)  # compiles, which is not timed
+    # The first step includes compilation, which must not be timed.
+    fit.train(0, 1, num_steps, rate, seed)
     fit.restart()
   bar.update(len(rows) - 1)
   while (done := int(rows[-1]['step'])) < num_steps:
@@ -219,7 +225,7 @@ def run(fit, path, setting, measure, restart, bar):
 
 
 def save(fit, path, rows):
-  """Writes one file with all variables and all rows, or leaves the old one."""
+  """Writes all variables and rows to one file, or leaves the old file."""
   content = {f'variable_{i}': v.numpy() for i, v in enumerate(fit.variables)}
   content |= {name: [row[name] for row in rows] for name in rows[0]}
   unfinished = path.with_suffix('.part')
@@ -234,7 +240,7 @@ def save(fit, path, rows):
 
 
 def load(fit, path, restart):
-  """Reads what `save` wrote; returns no rows if there is nothing."""
+  """Loads the file that `save` wrote; returns no rows if there is none."""
   if not kept_files.is_known(path):
     return []
   problem = kept_files.problem_of(path)
@@ -242,9 +248,9 @@ def load(fit, path, restart):
     message = f'`{path}` {problem}.'
     if not restart:
       raise kept_files.Refused(
-        f'{message} Restore it from a copy, or pass `--restart` to fit it anew.'
+        f'{message} Restore it from a copy, or pass `--restart` to fit again.'
       )
-    print(f'{message} It is fitted anew.')
+    print(f'{message} The fit starts again.')
     return []
   with np.load(path, allow_pickle=False) as content:
     for i, variable in enumerate(fit.variables):
@@ -255,21 +261,22 @@ def load(fit, path, restart):
 
 
 def compare(part, methods, y, start, settings, measure, output):
-  """Fits by all methods at all step sizes.
+  """Fits with all methods at all step sizes.
 
   Args:
     part: Python `str`, the name of the folder.
     methods: Dictionary of `Method`s.
     y: Observations `[S, T, 2]`.
-    start: `Dynamics` to start from; learned if `measure` is of the ELBO.
+    start: `Dynamics` to start from; they are learned if `part` is 'long'.
     settings: Dictionary with `rates`, `steps`, `every`, `seed`, `restart`
         and `jit_compile`.
-    measure: Callable, from a `Fit` to a dictionary of numbers.
+    measure: Callable that maps a `Fit` to a dictionary of numbers.
     output: `pathlib.Path` of the folder.
 
   Returns:
-    rows: List of dictionaries, of all runs.
-    best: Dictionary of method to its best step size, marginals and dynamics.
+    rows: List of dictionaries, the measurements of all runs.
+    best: Dictionary that maps each method to its best step size, with the
+      marginals and dynamics of this fit.
   """
   num_evaluations = y.shape[1] * (switching_model.NUM_REGIMES - 1) + 1
   rows, best = [], {}
@@ -283,7 +290,9 @@ def compare(part, methods, y, start, settings, measure, output):
         settings['jit_compile'],
       )  # fmt: skip
       num_steps, every = settings['steps'], settings['every']
-      if 'exact' not in name:  # equal evaluations in all, if not in a step
+      # Methods with fewer evaluations per step run more steps, so that the
+      # total number of evaluations is equal.
+      if 'exact' not in name:
         every = max(1, round(every * num_evaluations / fit.evaluations))
         num_steps = num_points * every
       for rate in settings['rates']:
@@ -318,7 +327,8 @@ def measure_long(z, seed, fit):
 
 def main(argv):
   del argv
-  tf.get_logger().setLevel('ERROR')  # a function for each method is intended
+  # TensorFlow would warn that there is a function for each method.
+  tf.get_logger().setLevel('ERROR')
   output = pathlib.Path(FLAGS.output_dir)
   about = {
     name: FLAGS[name].value
@@ -356,27 +366,29 @@ def main(argv):
     )  # fmt: skip
     switching_report.report(output, long, short, z)
   print(
-    f'Figures and CSV files are in {output}; {time.process_time():.0f} seconds '
-    'of a CPU, compilation included'
+    f'The figure and the CSV files are in {output}. The script took '
+    f'{time.process_time():.0f} CPU seconds, including compilation.'
   )
 
 
 def define_flags():
-  """Of the script only: who imports it may import others with such flags."""
+  """Defines the flags of the script; an import of the module defines none."""
   flags.DEFINE_integer('series', 8, 'Number of series.')
   flags.DEFINE_integer('length', 200, 'Number of time steps.')
-  flags.DEFINE_integer('steps', 300, 'Steps of Adam.')
-  flags.DEFINE_integer('short_steps', 600, 'Steps of Adam on short series.')
+  flags.DEFINE_integer('steps', 300, 'Number of optimizer steps.')
+  flags.DEFINE_integer(
+    'short_steps', 600, 'Number of optimizer steps on short series.'
+  )
   flags.DEFINE_list(
     'step_sizes', ['0.03', '0.1', '0.3'],
-    'Of Adam for the posterior; each method is run with each of them.',
+    "Adam's step sizes for the posterior; each method runs with each of them.",
   )  # fmt: skip
-  flags.DEFINE_integer('seed', 0, 'Seed of everything.')
+  flags.DEFINE_integer('seed', 0, 'Seed for data and fits.')
   flags.DEFINE_string(
-    'output_dir', 'outputs/switching_dynamics', 'Where everything goes.'
+    'output_dir', 'outputs/switching_dynamics', 'Folder for all output files.'
   )
   flags.DEFINE_bool('restart', False, training_runs.RESTART_HELP)
-  flags.DEFINE_bool('smoke', False, 'A short run that shows it works.')
+  flags.DEFINE_bool('smoke', False, 'Makes a short run as a test.')
 
 
 if __name__ == '__main__':

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The posteriors and estimators that `switching_dynamics.py` compares."""
+"""Defines the posteriors and estimators of `switching_dynamics.py`."""
 
 import collections
 import functools
@@ -15,8 +15,8 @@ tfd = tfp.distributions
 NUM_SUMMED = 8
 NUM_FEW = 40
 
-# `make` gets the evaluations for each series, the number of series, and a level
-# for each of them, and returns an estimator.
+# `make` takes the number of evaluations per series, the number of series, and a
+# baseline level for each series, and returns an estimator.
 Method = collections.namedtuple('Method', 'is_chain make')
 
 
@@ -26,7 +26,7 @@ def _draws(n, num_series, levels):
 
 
 def _best(n, num_series, levels):
-  num_summed = min(NUM_SUMMED, n - 2)  # leave-one-out needs two draws
+  num_summed = min(NUM_SUMMED, n - 2)  # Leave-one-out requires two draws.
   estimator = _draws(n - num_summed, num_series, levels)
   return tfp_rb.rao_blackwellize(estimator, num_summed=num_summed)
 
@@ -54,7 +54,7 @@ MANY = {
   'chain, 8 best + draws': Method(True, _best),
   'chain, by step': Method(True, _local),
 }
-# A pool has no use for more than 32 draws of a series.
+# A pooled budget draws at most 32 paths of a series.
 FEW = {
   'mean field, 40 draws': Method(False, functools.partial(_few, _draws)),
   'chain, 40 draws': Method(True, functools.partial(_few, _draws)),
@@ -62,7 +62,7 @@ FEW = {
   'chain, pooled 40': Method(True, functools.partial(_few, _pooled)),
 }
 METHODS = {**MANY, **FEW}
-# Of short series, where no method spends more than 40 evaluations.
+# These methods run on short series, where none spends more than 40 evaluations.
 SHORT_METHODS = {
   **MANY,
   'chain, pooled': Method(True, _pooled),
@@ -72,7 +72,7 @@ SHORT_METHODS = {
 
 
 def make_surrogate(is_chain, num_series, num_steps):
-  """The uniform law over the paths of each series, with variables."""
+  """Returns a uniform distribution over paths per series, with variables."""
   k = switching_model.NUM_REGIMES
   zeros = lambda *shape: tf.Variable(tf.zeros([num_series, *shape]))
   if is_chain:
@@ -83,7 +83,7 @@ def make_surrogate(is_chain, num_series, num_steps):
 
 
 def marginals_of(surrogate):
-  """Probabilities of the regimes at each step, `[S, T, K]`."""
+  """Returns the probabilities of the regimes at each step, `[S, T, K]`."""
   if isinstance(surrogate, tfd.Independent):
     return surrogate.distribution.probs_parameter()
   return surrogate.marginals()[0]

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The switching linear dynamical system of `switching_dynamics.py`.
+"""Defines the switching linear dynamical system of `switching_dynamics.py`.
 
-A point in the plane turns about the origin and shrinks towards it. The regime
-`z_t` says how fast, and how much noise is added:
+A point in the plane rotates about the origin and shrinks towards it. The regime
+`z_t` determines how fast it does both, and how much noise is added:
 
   x_t = radius[z_t] * turn(angle[z_t]) x_{t-1} + scale[z_t] * noise
   y_t = x_t + observation_scale * noise
 
-The noise is the same in both coordinates, so the covariance of `x_t` given the
-regimes stays a multiple of the identity. The Kalman filter keeps one number for
-it, and a mean of two coordinates.
+The noise has the same scale in both coordinates, so the covariance of `x_t`
+given the regimes is a multiple of the identity. The Kalman filter therefore
+keeps one number for the covariance, and two for the mean.
 """
 
 import collections
@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 NUM_REGIMES = 3
-FIRST_SCALE = 1.0  # of the first point
+FIRST_SCALE = 1.0  # The standard deviation of the first point.
 STAY = 0.95
 
 Dynamics = collections.namedtuple(
@@ -36,7 +36,7 @@ TRUTH = Dynamics(
 
 
 def simulate(num_series, num_steps, seed):
-  """Draws regimes `[S, T]` and observations `[S, T, 2]` at the truth."""
+  """Draws regimes `[S, T]` and observations `[S, T, 2]` from the true model."""
   rng = np.random.default_rng(seed)
   normal = lambda *shape: rng.normal(size=shape) + 1j * rng.normal(size=shape)
   z = np.zeros([num_series, num_steps], int)
@@ -54,15 +54,15 @@ def simulate(num_series, num_steps, seed):
 
 
 def first_guess(y, window=20):
-  """Dynamics to start from: the angles of short windows, in three clusters.
+  """Returns dynamics to start from, by clustering the angles of short windows.
 
   Args:
     y: Observations `[S, T, 2]`.
     window: Python `int`, the number of steps in a window.
 
   Returns:
-    dynamics: `Dynamics` with these angles, in increasing order; everything else
-      is the same in all regimes.
+    dynamics: `Dynamics` with the centres of three clusters as angles, in
+      increasing order; all other values are equal in all regimes.
   """
   points = y[..., 0] + 1j * y[..., 1]
   turns = points[:, 1:] * np.conj(points[:, :-1])
@@ -71,7 +71,7 @@ def first_guess(y, window=20):
   sums = np.concatenate([part.sum(axis=1) for part in parts])
   angles, weights = np.angle(sums), np.abs(sums)
   centres = np.quantile(angles, [0.1, 0.5, 0.9])
-  for _ in range(100):  # the iterations of k-means
+  for _ in range(100):  # These are iterations of k-means.
     nearest = np.abs(angles[:, np.newaxis] - centres).argmin(axis=-1)
     for k in set(nearest):
       own = nearest == k
@@ -87,7 +87,7 @@ class Model(tf.Module):
   """The log joint density of regimes and observations, with variables."""
 
   def __init__(self, y, start):
-    """Makes the model.
+    """Creates the model.
 
     Args:
       y: Observations `[S, T, 2]`.
@@ -117,7 +117,7 @@ class Model(tf.Module):
 
     Args:
       z: Regimes of shape `[m, S, T]`; with `rows`, `[N, T]`.
-      rows: `int32[N]`, the series of each path, as `tfp_rb.pooled` passes them.
+      rows: `int32[N]`, the series of each path, as passed by `tfp_rb.pooled`.
 
     Returns:
       log_joint: `log p(y, z)`, of shape `[m, S]` or `[N]`.
@@ -133,7 +133,7 @@ class Model(tf.Module):
     return tf.linalg.matvec(counts, log_probs) - np.log(NUM_REGIMES)
 
   def log_likelihood(self, z, y):
-    """`log p(y | z)`, of observations of shape `[..., T, 2]`."""
+    """Returns `log p(y | z)` for observations of shape `[..., T, 2]`."""
     num_steps = z.shape[-1]
     z, y = (tf.transpose(x, _time_first(x, n)) for x, n in ((z, 1), (y, 2)))
     radius = tf.sigmoid(self.radius_logit)
@@ -144,7 +144,7 @@ class Model(tf.Module):
     noise = tf.exp(2.0 * self.log_observation_scale)
 
     def step(t, mean_0, mean_1, variance, result):
-      # One of three values each, which XLA fuses with what follows.
+      # This selects one of three values. XLA fuses it with the next lines.
       is_regime = [tf.cast(z[t] == k, tf.float32) for k in range(NUM_REGIMES)]
       cos, sin, shrink, added = (
         sum(is_regime[k] * values[k] for k in range(NUM_REGIMES))
@@ -176,13 +176,13 @@ class Model(tf.Module):
 
 
 def _time_first(x, num_last):
-  """The permutation that moves the time steps to the front."""
+  """Returns the permutation that moves the axis of time steps to the front."""
   first = x.shape.rank - num_last
   return [first, *range(first), *range(first + 1, x.shape.rank)]
 
 
 def all_paths(num_steps):
-  """All paths, `int32[K^T, T]`."""
+  """Returns all paths, an array `int32[K^T, T]`."""
   states = range(NUM_REGIMES)
   return np.array(list(itertools.product(states, repeat=num_steps)), np.int32)
 
@@ -195,8 +195,8 @@ def best_permutation(found, true):
     true: Regimes `[S, T]`.
 
   Returns:
-    share: Python `float`, of the time steps with the right regime.
-    order: List, the found regime that stands for each true one.
+    share: Python `float`, the share of time steps with the correct regime.
+    order: List of the found regime that corresponds to each true regime.
   """
   orders = itertools.permutations(range(NUM_REGIMES))
   share = lambda order: float(np.mean(np.array(order)[true] == found))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables and the figure of `switching_dynamics.py`."""
+"""Writes the tables and the figure of `switching_dynamics.py`."""
 
 import csv
 import io
@@ -18,13 +18,13 @@ NUMBER = '{:.6g}'.format
 
 
 def loss_of(row):
-  """What a row of a run is judged by; a run that failed is the worst."""
+  """Returns the loss that ranks runs; it is infinite for a failed run."""
   loss = -row['elbo'] if 'elbo' in row else row['kl']
   return loss if np.isfinite(loss) else np.inf
 
 
 def write_rows(path, rows):
-  """Writes dictionaries with the same keys as a CSV file."""
+  """Writes a CSV file from dictionaries that have the same keys."""
   file = io.StringIO(newline='')
   writer = csv.writer(file, lineterminator='\n')
   writer.writerow(rows[0])
@@ -36,13 +36,16 @@ def write_rows(path, rows):
 
 
 def order_of(fit, z):
-  """The regime of a fit that stands for each true one."""
+  """Returns the regime of a fit that corresponds to each true regime."""
   found = fit['marginals'].argmax(axis=-1)
   return switching_model.best_permutation(found, z)[1]
 
 
 def dynamics_rows(best, z):
-  """Recovered dynamics, one row for a method and a regime; the truth first."""
+  """Returns the learned dynamics, one row for each method and regime.
+
+  The first rows contain the true dynamics.
+  """
   identity = list(range(switching_model.NUM_REGIMES))
   entries = [('truth', switching_model.TRUTH, identity)]
   entries += [
@@ -62,7 +65,7 @@ def dynamics_rows(best, z):
 
 
 def paths_of(rows, best):
-  """The rows of each method at its best step size."""
+  """Returns the rows of each method at its best step size."""
   return {
     name: [
       row for row in rows
@@ -80,13 +83,13 @@ def style_of(i, name):
 
 def draw_paths(axis, paths, x, y, scale=1.0):
   for i, (name, rows) in enumerate(paths.items()):
-    # The first row is at 0, which a logarithmic axis does not have.
+    # The first row is at 0, which a logarithmic axis cannot show.
     values = [[row[c] for row in rows[1:]] for c in (x, y)]
     axis.plot(np.array(values[0]) * scale, values[1], **style_of(i, name))
 
 
 def draw_regimes(axis, best, z):
-  """Regimes of the first series: the true ones, and those of each method."""
+  """Draws the regimes of the first series: the truth, and each method's."""
   rows = [('truth', z[0])]
   for name, fit in best.items():
     inverse = np.argsort(order_of(fit, z))
@@ -101,7 +104,7 @@ def draw_regimes(axis, best, z):
 
 
 def plot(path, long, short, z):
-  """ELBO by evaluations and by seconds, regimes, and exact divergences."""
+  """Plots ELBOs, the regimes of one series, and exact divergences."""
   figure, axes = plt.subplots(2, 2, figsize=(14, 9), layout='constrained')
   (by_calls, by_seconds), (regimes, exact) = axes
   paths = paths_of(*long)
@@ -170,7 +173,7 @@ def report(output, long, short, z):
   Args:
     output: `pathlib.Path` of the folder.
     long: Rows and best fits, as `compare` returns them.
-    short: The same of the short series.
+    short: The same for the short series.
     z: True regimes `[S, T]`.
   """
   write_rows(output / 'paths.csv', long[0])
