@@ -179,6 +179,12 @@ def test_product_of_continuous_sites_is_not_discrete():
     tfp_rb.partition(q, 1)
 
 
+def test_a_joint_distribution_has_parts_to_choose_from():
+  q = tfd.JointDistributionNamed({'z': Q})
+  with raises(NotImplementedError, 'model'):
+    tfp_rb.partition(q, 1)
+
+
 def test_unregistered_distribution_is_told_how_to_register():
   q = tfd.Multinomial(total_count=2.0, logits=[0.0, 0.0])
   with raises(NotImplementedError, 'Multinomial'):

@@ -220,6 +220,11 @@ def partition_of(distribution: Distribution) -> Partition:
     known = ', '.join(
       sorted(c.__name__.lstrip('_') for c, f in _REGISTRY.items() if f.whole)
     )
+    if isinstance(distribution, tfd.JointDistribution):
+      raise NotRegisteredError(
+        f'`distribution` must be a single distribution; got a `{kind}`. Pass '
+        "one of its parts, for example `q.model['z']`, or use `tfp_rb.vi`."
+      )
     raise NotRegisteredError(
       '`distribution` must have a registered partition, so that its most '
       f'probable values can be summed; got `{kind}`. Decorate a function with '

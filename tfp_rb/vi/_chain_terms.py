@@ -89,9 +89,12 @@ def _check_signature(
     signature.bind(*arguments, **named)
   except TypeError as e:
     parts = f' and the continuous parts {list(named)} by name' if named else ''
+    advice = 'Every function takes all parts.'
+    if name == 'emission':
+      advice = 'A term of two successive states belongs in `transition`.'
     raise TypeError(
       f'`{name}` must take {len(arguments)} positional arguments{parts}; got '
-      f'the signature {signature} ({e}). Every function takes all parts.'
+      f'the signature {signature} ({e}). {advice}'
     ) from e
 
 
