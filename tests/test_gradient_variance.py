@@ -17,34 +17,23 @@ from tfp_rb import models
 NETWORKED = (tfp_rb.NVIL, tfp_rb.RELAX)
 
 
-@pytest.fixture(scope='module')
-def gradient_variance():
+def test_a_row_has_the_variance_for_each_group_of_variables():
   from examples.benchmarks import gradient_variance
 
-  return gradient_variance
-
-
-def test_distances_are_those_of_gradients_at_other_seeds(gradient_variance):
-  groups = [[tf.Variable([1.0, 2.0])], [tf.Variable(3.0), tf.Variable([4.0])]]
+  groups = {'a': [tf.Variable([1.0, 2.0])], 'b': [tf.Variable(3.0)]}
 
   def loss(seed):
     noise = tf.cast(seed[1], tf.float32) ** 2
-    (a,), (b, c) = groups
-    return noise * tf.reduce_sum(a) + 2.0 * noise * b + tf.reduce_sum(c)
+    return noise * tf.reduce_sum(groups['a'][0]) + 2.0 * noise * groups['b'][0]
 
-  actual = gradient_variance.half_squared_distances(loss, groups, num_pairs=3)
-  apart = np.array([1.0, 9.0 - 4.0, 25.0 - 16.0])
-  expected = np.stack([2.0 * apart**2, 4.0 * apart**2], axis=1) / 2.0
-  np.testing.assert_allclose(actual, expected)
-
-
-def test_an_interval_is_two_standard_errors_wide(gradient_variance):
-  values = np.array([[1.0, 2.0], [3.0, 2.0], [5.0, 2.0], [7.0, 2.0]])
-  mean, margin = gradient_variance.mean_and_interval(values)
-  np.testing.assert_allclose(mean, [4.0, 2.0])
-  np.testing.assert_allclose(
-    margin, [1.959964 * np.sqrt(20.0 / 3.0 / 4.0), 0.0]
-  )
+  row = gradient_variance.measure(2, 'name', [(loss, groups)], 3, {'data': 'd'})
+  apart = np.array([1.0, 9.0 - 4.0, 25.0 - 16.0])  # of 0 and 1, 4 and 9, ...
+  for name, scale in {'a': 2.0, 'b': 4.0}.items():
+    distances = scale * apart**2 / 2.0
+    np.testing.assert_allclose(row[name], distances.mean(), rtol=1e-6)
+    margin = 1.959964 * distances.std(ddof=1) / np.sqrt(3.0)
+    np.testing.assert_allclose(row[f'{name}_95'], margin, rtol=1e-6)
+  assert row['pairs'] == 3 and row['data'] == 'd'
 
 
 @pytest.mark.slow

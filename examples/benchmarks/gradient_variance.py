@@ -1,23 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Estimates the total gradient variance of a model from pairs of gradients.
-
-The mean of half the squared distance of two independent gradients is the total
-variance (the trace of the covariance). Pairs are independent, so the standard
-error of the mean over pairs gives a normal interval.
-"""
+"""Tables and figures of the gradient variance of a model."""
 
 import csv
 
 import matplotlib
-import numpy as np
 import tensorflow as tf
+
+from tfp_rb import diagnostics
 
 matplotlib.use('Agg')
 import matplotlib.pyplot as plt
 
 plt.style.use('seaborn-v0_8-colorblind')
-
-NORMAL_95 = 1.959964
 
 
 def copy_networks(source, target):
@@ -25,41 +19,6 @@ def copy_networks(source, target):
   for old, new in zip(source.layers, target.layers, strict=True):
     if new is not target.estimator_layer:
       new.set_weights(old.get_weights())
-
-
-def half_squared_distances(loss, groups, num_pairs, seed=1):
-  """Returns half the squared distances of pairs of gradients.
-
-  Args:
-    loss: Callable that maps a stateless seed to a scalar `Tensor`.
-    groups: Lists of variables.
-    num_pairs: Python `int`.
-    seed: Python `int`.
-
-  Returns:
-    distances: Array of shape `[num_pairs, len(groups)]`.
-  """
-
-  def gradient(i):
-    with tf.GradientTape() as tape:
-      value = loss(tf.stack([seed, i]))
-    return tape.gradient(value, groups)
-
-  @tf.function(autograph=False)
-  def distance(i):
-    first, second = gradient(2 * i), gradient(2 * i + 1)
-    return tf.stack([
-      tf.add_n([tf.nn.l2_loss(a - b) for a, b in zip(x, y, strict=True)])
-      for x, y in zip(first, second, strict=True)
-    ])  # fmt: skip
-
-  return np.array([distance(tf.constant(i)) for i in range(num_pairs)])
-
-
-def mean_and_interval(values):
-  """Returns the mean over the first axis, and its 95 % margin of error."""
-  error = values.std(axis=0, ddof=1) / np.sqrt(len(values))
-  return values.mean(axis=0), NORMAL_95 * error
 
 
 def measure(evaluations, name, measured, num_pairs, about):
@@ -78,11 +37,15 @@ def measure(evaluations, name, measured, num_pairs, about):
   """
   row, cells = {'evaluations': evaluations, 'estimator': name}, ''
   for loss, groups in measured:
-    distances = half_squared_distances(loss, list(groups.values()), num_pairs)
-    moments = zip(groups, *mean_and_interval(distances), strict=True)
-    for group, mean, margin in moments:
-      row |= {group: mean, f'{group}_95': margin}
-      cells += f'{mean:12.4g} +- {margin:6.2g}'
+    compiled = tf.function(loss, autograph=False, jit_compile=True)
+    for group, variables in groups.items():
+      # The same seeds serve all groups.
+      moments = diagnostics.sampled_moments(
+        compiled, variables, num_pairs, seed=1
+      )
+      margin = moments.interval[1] - moments.variance
+      row |= {group: moments.variance, f'{group}_95': margin}
+      cells += f'{moments.variance:12.4g} +- {margin:6.2g}'
   print(f'{evaluations:4g} {name:27s}{cells}', flush=True)
   return {**row, 'pairs': num_pairs, **about}
 

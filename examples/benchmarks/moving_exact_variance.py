@@ -234,6 +234,12 @@ def ratio_interval(values, base, num_resamples=4000):
   return np.percentile(ratios, [2.5, 97.5])
 
 
+def mean_and_margin(values):
+  """Returns the mean over the images, and its 95 % margin of error."""
+  error = values.std(ddof=1) / np.sqrt(len(values))
+  return values.mean(), 1.959964 * error
+
+
 def table(rows, about):
   """Prints the table; returns it for `gradient_variance.write` and `plot`."""
   found = {
@@ -248,7 +254,7 @@ def table(rows, about):
     f'{"lower in":>10s}'
   )
   for (calls, name), values in found.items():
-    mean, margin = gradient_variance.mean_and_interval(values)
+    mean, margin = mean_and_margin(values)
     ratio, (low, high) = np.mean(values) / np.mean(base), (1.0, 1.0)
     if values is not base:
       low, high = ratio_interval(values, base)
