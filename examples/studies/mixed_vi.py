@@ -55,10 +55,10 @@ NUM_CLUSTERS = 5
 PRIOR_SCALE = 10.0
 INITIAL_SCALE = 0.5
 DISTANCE = 5.0  # Between neighbouring clusters, in standard deviations.
-OURS = 'tfp_rb, as it comes'
+OURS = 'tfp_rb, default'
 JOINT = 'tfp_rb, joint sum'
 SCORE = 'TFP, SCORE_FUNCTION'
-REPARAMETERIZED = 'TFP, as it comes'
+REPARAMETERIZED = 'TFP, default'
 METHODS = (OURS, JOINT, SCORE, REPARAMETERIZED)
 CAVI = 'CAVI'
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
