@@ -58,17 +58,23 @@ def make_surrogate(x):
   """Returns a posterior with variables.
 
   The means start at quantiles of the observations, because with equal means all
-  regimes would be equal and stay equal.
+  regimes would be equal and stay equal. The chain starts at the best chain for
+  these means. A uniform chain would first pull all means together.
   """
   quantiles = np.quantile(x, [0.2, 0.5, 0.8]).astype(np.float32)
+  chain = tfp_rb.distributions.CategoricalChain.from_potentials(
+    tfd.StudentT(4.0, quantiles, 1.0).log_prob(x[:, np.newaxis]),
+    tf.broadcast_to(
+      tf.math.log(TRANSITION), [NUM_STEPS - 1, NUM_REGIMES, NUM_REGIMES]
+    ),
+  )
   positive = lambda value, shape: tfp.util.TransformedVariable(
     tf.fill(shape, value), tfb.Softplus()
   )
   return tfd.JointDistributionNamed(
     {
       'path': tfp_rb.distributions.CategoricalChain(
-        tf.Variable(tf.zeros([NUM_REGIMES])),
-        tf.Variable(tf.zeros([NUM_STEPS - 1, NUM_REGIMES, NUM_REGIMES])),
+        tf.Variable(chain.initial_logits), tf.Variable(chain.transition_logits)
       ),
       'means': tfd.Independent(
         tfd.Normal(tf.Variable(quantiles), positive(0.3, [NUM_REGIMES])), 1
