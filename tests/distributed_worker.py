@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs one worker of `test_distributed.py`.
 
-The worker trains small models and reports their weights:
+The worker trains small models and reports their weights. The commands are:
 
   python distributed_worker.py OUTPUT compare RB NVIL
   python distributed_worker.py OUTPUT train DIRECTORY EPOCHS
@@ -183,7 +183,8 @@ def train(directory, epochs):
     model,
     data,
     epochs=int(epochs),
-    # Not a multiple of the length: a pass over the data ends within an epoch.
+    # This is not a multiple of the length, so a pass over the data ends within
+    # an epoch.
     steps_per_epoch=3,
     directory=directory,
     callbacks=[Slowly()],

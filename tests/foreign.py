@@ -10,7 +10,7 @@ tfd = tfp.distributions
 
 
 class EvenNumbers(tfd.Distribution):
-  """Takes the values 0, 2, 4, ...; has only `sample` and `log_prob`.
+  """Draws 0, 2, 4, ... with given logits; has only `sample` and `log_prob`.
 
   It is not a `CompositeTensor`, so TFP wraps it in other classes.
   """

@@ -117,7 +117,7 @@ class Case:
     return distribution_of(self.problem, numbers, parameters, shift, num_copied)
 
   def _given(self):
-    """Returns values to sum: some of the best, unordered, and some wrong.
+    """Returns values to sum: some of the best, in any order, and wrong ones.
 
     A value may occur twice.
     """
@@ -663,7 +663,7 @@ def check_gradients(case, observed, centred, error, gradients):
 
 
 def has_outcomes(case):
-  """Returns whether the outcomes of the estimator can be listed and used."""
+  """Returns whether the outcomes can be listed and compared."""
   problem, oracle = case.problem, case.oracle
   # Another batch dimension in front would not align with these wrappers.
   misaligned = {('Shift', 'wider'), ('BatchBroadcast', 'front')}
@@ -724,7 +724,7 @@ def check_outcomes(case):
 
 
 def may_be_dynamic(case):
-  """Returns whether the first axis of the batch can be unknown in tracing."""
+  """Returns whether the batch's first axis may be unknown while tracing."""
   problem = case.problem
   names = [name for name, _ in problem.wrappers]
   num_sites_axes = sum(
@@ -740,7 +740,7 @@ def may_be_dynamic(case):
     problem.batch[:1] not in ((), (1,))
     # The number of sites must be known.
     and num_sites_axes < len(problem.batch)
-    # The library cannot know that such a shift repeats nothing.
+    # The library cannot know that such a shift does not repeat anything.
     and not is_refused
     # TFP forgets the shape of a batch that it has rearranged.
     and not {'BatchReshape', 'BatchBroadcast'} & {*names[:-1]}

@@ -39,7 +39,7 @@ class Listed(NamedTuple):
 
 
 class Oracle:
-  """Knows the distribution of a problem."""
+  """Represents the distribution of a problem."""
 
   def __init__(self, problem):
     self.problem = problem

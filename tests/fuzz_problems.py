@@ -264,7 +264,7 @@ def _total_counts(problem, layout, rng):
   return counts, np.reshape(of_rows[layout.rows], shape)
 
 
-# The distribution and the estimator of TFP and this library.
+# TFP's distribution and this library's estimator.
 
 
 def _batch_list(q):
@@ -398,7 +398,7 @@ def repair(problem):
     else:
       changes['offset'] = min(problem.offset, 100.0)
   if problem.dtype == 'float16':
-    # Otherwise gradients overflow.
+    # Otherwise gradients would overflow.
     changes['offset'] = min(problem.offset, 100.0)
   problem = problem.replace(**changes)
   return _repair_design(problem, num_values_of(problem, layout))

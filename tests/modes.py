@@ -29,7 +29,7 @@ def modes_of(function, *args):
 
 
 def largest_array(function, *args):
-  """Returns the size of the largest array in the compiled program."""
+  """Returns the number of elements of the compiled program's largest array."""
   program = function.experimental_get_compiler_ir(*args)(stage='optimized_hlo')
   shapes = re.findall(r'\b[a-z]+[0-9]+\[([0-9,]+)\]', program)
   return max(np.prod([int(n) for n in shape.split(',')]) for shape in shapes)

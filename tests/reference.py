@@ -373,10 +373,9 @@ def best_split(q, budget):
     q: Array of probabilities.
     budget: Python `int` `N`.
 
-  num_summed: `N` if summing `N` atoms leaves nothing; otherwise the `k < N`
-  with the smallest `q(rest) / (N - k)`.
-    num_summed: `N` where nothing is left then, otherwise the `k < N` of the
-      least `q(rest) / (N - k)`.
+  Returns:
+    num_summed: `N` if summing `N` atoms leaves nothing; otherwise the `k < N`
+      with the smallest `q(rest) / (N - k)`.
   """
   ordered = sorted(q, reverse=True)
   if sum(ordered[budget:]) == 0.0:

@@ -86,7 +86,7 @@ def copy_by_json(estimator):
 
 NUM_DRAWS = 100_000
 
-# Of tests, at most, in all calls of `assert_standard_gumbel` together.
+# All calls of `assert_standard_gumbel` together make at most this many tests.
 NUM_LAW_TESTS = 60
 
 LOGITS = np.array([0.4, 1.2, -0.6, 0.1])
@@ -103,7 +103,7 @@ def assert_uniform(cells, num_cells):
 
 
 def four_values(logits):
-  """Evaluates an `f` that is nonlinear in the one-hot vector.
+  """Returns a problem whose `f` is nonlinear in the one-hot vector.
 
   The second summand vanishes at the corners, so only estimators that evaluate
   `f` inside the simplex see it. The four values at the corners are arbitrary.
@@ -156,7 +156,7 @@ SITE_LOGITS = {
 
 def gradients_of(estimator, num_rows, problem=four_values, logits=LOGITS,
                  seed=SEED):  # fmt: skip
-  """Returns values `[n]` and gradients `[n] + shape`, rows independent."""
+  """Returns independent estimates: values `[n]`, gradients `[n] + shape`."""
   tiled = tf.tile(
     tf.constant(logits)[tf.newaxis], [num_rows] + [1] * np.ndim(logits)
   )

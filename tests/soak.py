@@ -268,7 +268,7 @@ class Soak:
   def trial(self, folder):
     """Runs until the script has ended once, or raises a `SoakError`."""
     damaged, flags = [], ()
-    # The last turn leaves room for `--restart`.
+    # The last iteration leaves room for `--restart`.
     for i in range(MOST_STARTS + 2):
       if flags or i >= MOST_STARTS:
         process = self.start(folder, *flags)

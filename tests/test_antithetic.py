@@ -287,7 +287,7 @@ def test_one_bit_and_repeated_bits_are_unbiased():
 
 
 def test_disarm_is_the_estimator_of_its_paper():
-  """Compares it with equation (9) of the paper, site by site in NumPy."""
+  """Compares DisARM with equation (9) of its paper, site by site in NumPy."""
   f, q = bits_by_logits(tf.constant(LOGITS))
   estimator = tfp_rb.DisARM()
   for number in range(20):

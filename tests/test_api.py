@@ -150,7 +150,7 @@ def documented_arguments(item):
 def explained_arguments(item):
   """Returns the `Args` section of a docstring, or '' if there is none."""
   own = item.__init__ if inspect.isclass(item) else item
-  # Unlike `getdoc`, this is not the docstring of a base class.
+  # Unlike `getdoc`, `__doc__` is never the docstring of a base class.
   text = own.__doc__ or ''
   return text.partition('Args:\n')[2]
 

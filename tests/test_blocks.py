@@ -72,7 +72,7 @@ def test_draws_from_the_rest_follow_the_conditional_law(size, k):
   np.put_along_axis(masses, np.transpose(partition.values), 0.0, axis=-1)
   masses /= np.sum(masses, axis=-1, keepdims=True)
   is_rest = np.ravel(masses) > 0.0
-  # The three rows form one table, in which summed entries have no place.
+  # The three rows form one table, which excludes summed entries.
   statistical.assert_follows(
     draws + size * np.arange(3),
     np.flatnonzero(is_rest),

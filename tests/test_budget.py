@@ -37,7 +37,7 @@ def product(best, num_sites=4, batch_shape=()):
 
 
 def proposition_2(q, budget):
-  """Returns the number of joint values to sum by enumerating all of them."""
+  """Returns the number of joint values to sum; enumerates all of them."""
   every = np.array(list(itertools.product(range(3), repeat=q.event_shape[0])))
   masses = np.sort(np.exp(q.log_prob(every)))[::-1]
   left = [masses[k:].sum() / (budget - k) for k in range(budget)]

@@ -51,7 +51,7 @@ def test_the_summed_paths_are_the_k_best(name):
     best = np.take_along_axis(probs, order[:k], axis=0)
     np.testing.assert_allclose(p.weights, best, rtol=1e-12, atol=1e-300)
     possible = best > 0.0
-    # Ties are won by the first path in lexicographic order.
+    # Ties go to the first path in lexicographic order.
     np.testing.assert_array_equal(
       p.values.numpy()[possible], values[order[:k]][possible]
     )

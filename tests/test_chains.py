@@ -41,7 +41,7 @@ def assert_close(actual, desired, tolerance=1e-12):
   np.testing.assert_allclose(actual, desired, rtol=tolerance, atol=tolerance)
 
 
-# Against brute force.
+# Comparison with brute force.
 
 
 @every_chain
@@ -415,7 +415,7 @@ def test_markov_chain_of_bits_and_of_constant_transitions_is_converted():
     np.testing.assert_allclose(chain.prob(path), prob, rtol=1e-6)
 
 
-# As a distribution of TFP.
+# The chain as a distribution of TFP.
 
 
 @every_chain

@@ -35,7 +35,7 @@ every_estimator = pytest.mark.parametrize('name', zoo.ESTIMATORS)
 
 @pytest.fixture
 def registry(monkeypatch):
-  """Forgets everything that a test registers after that test."""
+  """Forgets, after a test, everything that the test registered."""
   copy_registry(monkeypatch)
 
 
@@ -60,7 +60,7 @@ def estimate_of_a_batch(name):
 
 
 def some_num_summed(row):
-  """Returns zero, some and, if there are finitely many, all values to sum."""
+  """Returns numbers of values to sum: none, some and, if finite, all."""
   last = 5 if row.num_values == math.inf else row.num_values
   return sorted({0, 1, min(3, last), last})
 
@@ -554,7 +554,7 @@ def test_registration_returns_the_function(registry):
   assert decorated is partition_of_even
 
 
-# What the gradient reaches.
+# The variables that the gradient reaches.
 
 
 @every_estimator

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""REBAR and RELAX are unbiased, and keep no more noise than they should."""
+"""Checks that REBAR and RELAX are unbiased, and how much noise is left."""
 
 import functools
 import itertools

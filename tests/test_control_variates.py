@@ -239,7 +239,7 @@ def test_a_small_step_lowers_the_squared_gradient(name, num_summed):
   np.testing.assert_allclose(before - after, expected, rtol=0.1)
 
 
-# What the objective does not reach.
+# Variables that the objective does not reach.
 
 
 @pytest.mark.parametrize('name', ['REBAR', 'RELAX', 'RELAX-with_f'])
@@ -581,7 +581,7 @@ def squared_errors(gradients):
 
 
 def variance_and_error(estimator):
-  """Returns the total variance of a gradient, and its standard error."""
+  """Returns a gradient's total variance and the variance's standard error."""
   squares = squared_errors(gradients_of_rows(estimator))
   return squares.mean(), squares.std() / np.sqrt(len(squares))
 
@@ -633,9 +633,9 @@ def untrained(kind='quadratic'):
 )
 @pytest.mark.slow
 def test_training_lowers_the_variance(kind, factor):
-  """Requires less than a fifth of three variances.
+  """Requires a variance below a fifth of each of three variances.
 
-  These are the variance before training, REINFORCE's and REBAR's.
+  The three are the variance before training, REINFORCE's and REBAR's.
 
   Each variance is known up to a standard error of 1 %, so that it does not fall
   below a fifth by chance; training lowers it to a tenth.

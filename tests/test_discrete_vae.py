@@ -299,7 +299,7 @@ def test_a_loaded_model_goes_on_as_the_saved_one(kind, latents, tmp_path):
   model.compile(keras.optimizers.Adam(0.01), jit_compile=False)
   model.fit(data_of(IMAGES), verbose=0)
   model.save(tmp_path / 'model.keras')
-  # Loads in safe mode.
+  # The model loads in safe mode.
   loaded = keras.models.load_model(tmp_path / 'model.keras')
   assert_same(everything(loaded), everything(model), tolerance=0.0)
   results = [m.evaluate(data_of(IMAGES), verbose=0) for m in (model, loaded)]

@@ -377,7 +377,7 @@ def test_parameter_gone_bad_is_reported_by_validate_args():
     tfp_rb.expectation(lambda z: z, q)
 
 
-# Estimators of the user's.
+# Estimators that a user defines.
 
 
 class Broken(tfp_rb.GradientEstimator):

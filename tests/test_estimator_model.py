@@ -126,7 +126,7 @@ def test_temperatures_follow_the_steps():
   estimator = tfp_rb.GumbelSoftmax(tfp_rb.AnnealedTemperature(rate=0.1))
   model = compiled(estimator)
   model.fit(data_of(X, X, X), verbose=0)
-  # The value before the last step.
+  # This is the value before the last step.
   assert estimator.temperature.step.numpy() == 2
 
 
@@ -222,7 +222,7 @@ def test_a_loaded_model_continues_identically(estimate, tmp_path):
   )
   model.fit(data_of(X, X), verbose=0)
   model.save(tmp_path / 'model.keras')
-  # Loads in safe mode.
+  # The model loads in safe mode.
   loaded = keras.models.load_model(tmp_path / 'model.keras')
   assert (loaded.name, loaded.seed) == ('mine', 7)
   assert_same(state_of(loaded), state_of(model))

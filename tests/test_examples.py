@@ -71,9 +71,9 @@ SIMULATED = {
 @pytest.mark.parametrize(('name', 'num_summed'), SIMULATED)
 @pytest.mark.slow
 def test_loss_paths_lie_on_the_simulated_ones(bernoulli, name, num_summed):
-  # The limit is 5 standard errors of the difference, which fails by chance with
-  # a rate of 6e-7 each. If a path is off by half the band of 20 trials, the
-  # test finds it with probability 0.99.
+  # The limit is 5 standard errors of the difference, a false-fail rate of 6e-7
+  # each. If a path is off by half the band of 20 trials, the test finds it with
+  # probability 0.99.
   trials, expected = 2000, SIMULATED[name, num_summed]
   losses = bernoulli.loss_paths(name, num_summed, trials, max(expected), seed=1)
   for step, (mean, error_of_20) in expected.items():

@@ -21,7 +21,7 @@ tfd = tfp.distributions
   'first', [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (20, 40))]
 )
 def test_random_problems_agree_with_a_table(first):
-  # A problem takes seconds to compile; `make fuzz` compiles problems, too.
+  # A problem takes seconds to compile, which only `make fuzz` does.
   _, failures = fuzz.run_seeds(range(first, first + 20), without=('xla',))
   assert not failures, '\n'.join(text for _, text in failures)
 

@@ -81,7 +81,7 @@ def exact_gradients(gmm, y, means, logits, as_published):
 def test_all_clusters_summed_give_the_exact_gradient(gmm, as_published):
   y, means, logits, level = make_state(num_rows=50, trials=3)
   expected = exact_gradients(gmm, y, means, logits, as_published)
-  # The logit lies below the floor.
+  # This logit lies below the floor.
   assert expected[1].numpy()[0, 0, 0, 3] == 0.0
   for name in (gmm.SHARED, gmm.LEAVE_ONE_OUT):
     found = gmm.gradients(
@@ -102,7 +102,7 @@ def test_gradients_are_unbiased(gmm, k, n):
       draws, exact = draws.numpy()[0], exact.numpy()[0, 0]
       error = draws.std(axis=0) / len(draws) ** 0.5
       # The limit is 6 standard errors, because the squares of distances are
-      # skewed. Nobody draws the one cluster at the floor, and without it the
+      # skewed. No draw hits the one cluster at the floor, and without it the
       # gradient is 1e-3 off.
       assert np.all(np.abs(draws.mean(axis=0) - exact) < 6.0 * error + 2e-3)
 

@@ -27,7 +27,10 @@ COUPLINGS = np.array([0.3, -0.2, 0.5])
 
 
 def categorical(logits):
-  """Returns an `f` with first and second derivatives that vary by value."""
+  """Returns a problem whose `f` has derivatives that vary by value.
+
+  This holds for the first and the second derivatives.
+  """
   square = tf.reduce_sum(logits**2, axis=-1)
 
   def f(z):

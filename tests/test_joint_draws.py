@@ -298,7 +298,7 @@ def test_objective_is_the_squared_gradient_of_the_whole_estimate(name):
 
 @pytest.mark.parametrize('name', TRAINED)
 def test_objective_does_not_train_the_model(name):
-  """Checks that the model's gradients do not depend on what is trained."""
+  """Checks that the model gets the same gradients if nothing is trained."""
   slope, found = tf.Variable(1.5, dtype=tf.float64), []
   logits = tf.Variable(LOGITS)
   for trainable in (True, False):
@@ -530,7 +530,7 @@ def test_variational_gradient_vanishes_at_the_posterior(name):
   np.testing.assert_allclose(gradient, np.zeros([2, 3]), atol=1e-12)
 
 
-# Configs, and what is refused.
+# Configs, and arguments that are rejected.
 
 
 @every_row

@@ -28,7 +28,7 @@ def test_a_file_that_was_written_has_no_problem(kept_files, tmp_path):
     kept_files.write(path, text)
     assert path.read_text() == text
     assert kept_files.problem_of(path) == ''
-  # The format is that of the command.
+  # The format is that of the command `sha256sum`.
   subprocess.run(
     ['sha256sum', '--check', 'SHA256SUMS'], cwd=tmp_path, check=True
   )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`local_expectation`, which sums site by site."""
+"""`local_expectation`, which works site by site."""
 
 import numpy as np
 import pytest
@@ -72,7 +72,7 @@ PROBLEMS = {
 
 
 def assert_mean_is_explicit_sum(estimator, name):
-  """Compares the mean over all outcomes; returns their number.
+  """Compares the mean over all outcomes; returns the number of outcomes.
 
   The outcomes are all joint values with all draws at each site.
   """

@@ -122,8 +122,8 @@ def test_the_memory_of_exact_on_a_product_is_linear():
 def test_exact_says_how_much_memory_it_would_require():
   q = tfd.Independent(tfd.Bernoulli(logits=tf.zeros([100_000, 20])), 1)
   f = lambda z: tf.reduce_sum(tf.cast(z, tf.float32), axis=-1)
-  # The memory is 2^20 values of 20 numbers, and 3 numbers for each value, of 4
-  # bytes.
+  # The memory is for 2^20 values of 20 numbers, and for 3 numbers per value;
+  # each number takes 4 bytes.
   with raises(ValueError, 'distribution') as caught:
     tfp_rb.expectation(f, q, tfp_rb.Exact())
   assert f'{2**20 * 100_000 * 23 * 4 / 1e9:.1f} GB' in str(caught.value)

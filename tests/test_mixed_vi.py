@@ -40,8 +40,8 @@ def read(path):
 @pytest.mark.slow
 def test_our_fit_is_near_cavi_and_the_score_function_is_not(mixed_vi):
   # The fit has a third of the steps of the committed run, fewer observations,
-  # and no compilation. With each of three seeds, ours ends 0.05 to 0.1 nats
-  # above CAVI, the other 6.8 to 7.2 nats above it.
+  # and no compilation. With each of three seeds, our fit ends 0.05 to 0.1 nats
+  # above CAVI, the other one 6.8 to 7.2 nats above it.
   x, means = mixed_vi.make_data(80, seed=1)
   reference = mixed_vi.cavi(x, means)[0][-1]
   final = {
@@ -123,8 +123,8 @@ def test_the_committed_variances_show_what_is_claimed(many_sites):
   }
   cases = [(c, s) for c in many_sites.COSTS for s in many_sites.SHAPES]
   assert len(rows) == len(cases) * len(many_sites.ESTIMATORS)
-  # Summing all symbols of a site lowers the variance 20 times if sites interact
-  # weakly.
+  # Summing all symbols of a site lowers the variance by a factor of 20 if sites
+  # interact weakly.
   for shape in many_sites.SHAPES:
     assert lower['weak pairs', shape, many_sites.LOCAL_FULL][0] > 20.0
     assert lower['max', shape, many_sites.LOCAL_FULL][0] > 2.0

@@ -176,7 +176,7 @@ def test_entropy_weight_follows_its_schedule_also_when_loaded(tmp_path):
   schedule = keras.optimizers.schedules.PolynomialDecay(64.0, 10, 1.0, power=2)
   model = make(entropy_weight=schedule)
   model.save(tmp_path / 'model.keras')
-  # Loads in safe mode.
+  # The model loads in safe mode.
   loaded = keras.models.load_model(tmp_path / 'model.keras')
   for step, weight in ((0, 64.0), (5, 1.0 + 63.0 / 4), (10, 1.0), (12, 1.0)):
     expected, _ = make(entropy_weight=weight).losses_of(FRAMES, SEED)
@@ -217,7 +217,7 @@ def test_all_parts_are_trained_and_saved(name, tmp_path):
   for old, new in zip(before, everything(model), strict=True):
     assert np.any(old != new)
   model.save(tmp_path / 'model.keras')
-  # Loads in safe mode.
+  # The model loads in safe mode.
   loaded = keras.models.load_model(tmp_path / 'model.keras')
   for m in (model, loaded):  # the loaded model continues like the original
     m.fit(tf.data.Dataset.from_tensors(DIGITS), verbose=0)

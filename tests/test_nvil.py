@@ -164,7 +164,7 @@ def test_inputs_of_each_step_are_bound_to_one_estimator():
   }
 
 
-# Centring and normalisation.
+# Centering and normalization.
 
 
 def test_averages_move_by_the_signal_of_the_draws():

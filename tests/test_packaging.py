@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wheel holds the package only, and importing it is light."""
+"""The wheel holds only the package, and importing it loads few modules."""
 
 from email import message_from_bytes
 import os

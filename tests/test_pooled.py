@@ -222,7 +222,10 @@ def test_weights_of_a_row_sum_to_one_and_atoms_are_as_many_as_the_budget(
 
 
 def cells_of(priority):
-  """Returns the cells of one row, whose best value only adds its mass."""
+  """Returns the cells of one row.
+
+  The best value contributes its mass and nothing else.
+  """
   weights = tf.concat([[1.0], tf.constant(priority, tf.float64)], axis=0)
   weights = weights[tf.newaxis]
   return internals.allocation.Cells(weights, tf.ones_like(weights), False)
@@ -258,7 +261,7 @@ def test_many_candidates_of_float32_leave_no_mass_out_of_reach(scale):
   cells = internals.pooled_cells(q, estimator)
   spent = internals.allocation.allocate(cells, 320)
   # Each cell that is not summed has a length on one of the two lines, and each
-  # line has the right end.
+  # line ends where it should.
   on_line = np.diff(spent.line.numpy(), prepend=0.0).reshape([64, 4624])
   drawn = np.diff(spent.masses.numpy(), prepend=0.0, axis=1)
   assert np.all(spent.is_summed.numpy() | (on_line > 0.0) | (drawn > 0.0))

@@ -286,7 +286,7 @@ def pool_of(table):
 
 @pytest.mark.slow
 def test_variances_of_a_batch_are_those_of_the_estimators():
-  logits = np.reshape(MIXED, [2, 2, 4])  # a batch of rank 2 gives the same
+  logits = np.reshape(MIXED, [2, 2, 4])  # this batch has rank 2
   problem = lambda x: (look_up(MIXED_COST), tfd.Categorical(logits=x))
   q = tfd.Categorical(logits=tf.constant(logits))
   table = diagnostics.suggest(look_up(MIXED_COST), q, budget=2).table
@@ -298,7 +298,10 @@ def test_variances_of_a_batch_are_those_of_the_estimators():
 
 
 def enumerated_variance(option, problem, parameters):
-  """Returns the variance of a pool that an option or `suggest` describes."""
+  """Enumerates the variance of an option.
+
+  If there are too many outcomes, returns the variance that `suggest` found.
+  """
   outcomes = internals.enumerate_outcomes(
     option.estimator, problem, parameters, most_outcomes=500
   )

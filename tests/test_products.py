@@ -260,7 +260,7 @@ def test_draws_from_the_rest_follow_the_conditional_law(name, k):
   for i, summed in enumerate(numbers.T):
     masses[i, summed] = 0.0
   masses /= np.sum(masses, axis=1, keepdims=True)
-  # All rows form one table, in which summed values have no place.
+  # All rows form one table, which excludes summed values.
   num_rows, num_values = masses.shape
   numbers = np.arange(num_rows * num_values).reshape(masses.shape)
   is_possible = masses > 0.0

@@ -99,7 +99,10 @@ NOISE_TEMPERATURE, NOISE_SCALE = 0.75, 0.875
 
 
 def wavy(x):
-  """Is far from linear, not symmetric, and mixes sites and classes."""
+  """Evaluates a function that is far from linear and not symmetric.
+
+  The function mixes sites and classes.
+  """
   axes = list(range(x.shape.rank - wavy.event_rank, x.shape.rank))
   shape = x.shape[x.shape.rank - wavy.event_rank :]
   a = tf.reshape(tf.linspace(-1.0, 2.0, shape.num_elements()), shape)

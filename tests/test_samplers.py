@@ -65,7 +65,8 @@ def assert_weights_are_those_of_all_orders(masses, beyond, atol=1e-12):
   for row, (p, q) in enumerate(zip(masses, beyond)):
     expected, second = reference.first_and_second(p, q)
     np.testing.assert_allclose(first[:, row], expected, rtol=0.0, atol=atol)
-    # The sum of the other masses is computed without a difference.
+    # The share of everything but the first draw is computed without a
+    # difference.
     total = math.fsum([*p, q])
     for s in range(len(p)):
       left = math.fsum([*np.delete(p, s), q]) / total
@@ -114,8 +115,8 @@ def test_a_set_of_everything_is_weighted_by_the_probabilities(size):
 def test_draws_from_an_empty_rest_have_no_share(num_possible):
   p = reference.softmax(np.arange(num_possible, dtype=np.float64))
   masses = np.append(p, np.zeros(4 - num_possible))
-  # The order of the draws does not matter; in particular, no draw has to be the
-  # first.
+  # The result does not depend on the order of the draws, in particular not on
+  # which draw comes first.
   masses = masses[np.array(list(itertools.permutations(range(4))))].T
   with np.errstate(divide='ignore'):
     log_masses = np.log(masses)

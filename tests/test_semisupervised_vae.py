@@ -174,7 +174,7 @@ def test_variables_of_the_estimator_are_trained_and_saved(
     assert np.any(old != np.asarray(new)), new
 
   model.save(tmp_path / 'model.keras')
-  # Loads in safe mode.
+  # The model loads in safe mode.
   loaded = keras.models.load_model(tmp_path / 'model.keras')
   assert type(loaded.estimator) is type(model.estimator)
   everything = lambda m: [
@@ -264,7 +264,7 @@ def test_temperature_follows_the_steps():
   model = make(estimator)
   model.compile(keras.optimizers.Adam(0.01), jit_compile=False)
   model.fit(data_of().repeat(3), verbose=0)
-  # The value before the last step.
+  # This is the value before the last step.
   assert estimator.temperature.step.numpy() == 2
 
 
@@ -276,7 +276,7 @@ def test_evaluation_at_the_most_probable_label():
   labels = np.where(np.arange(12) < 9, guess, (guess + 1) % 3)
   data = tf.data.Dataset.from_tensors((images, labels))
   result = model.evaluate(data, return_dict=True, verbose=0)
-  # There are no Tensors.
+  # The result contains no Tensors.
   assert all(isinstance(x, float) for x in result.values())
   assert result['accuracy'] == pytest.approx(0.75)
   seeds = internals.split_seed(internals.seed_of_evaluation(model, images), n=2)

@@ -10,8 +10,8 @@ import scripts
 
 pytestmark = pytest.mark.all_cases
 
-# There is one script for each task; the number is that of the steps of its
-# short run. Ray Train has its own test.
+# There is one script for each task; the number counts the steps of its short
+# run. Ray Train has its own test.
 SHORT = {
   'examples/binary_latents.py': 20,
   'examples/compare_estimators.py': 4,

@@ -213,8 +213,8 @@ def test_more_noises_leave_the_mean_and_lower_the_variance(
 ):
   """Uses the same atoms in 20000 rows.
 
-  The means agree within 6 standard errors of their difference, which is at most
-  6 % of the gradient's norm. The variance is lower by at least 6 standard
+  The means agree within 6 standard errors of their difference; these are at
+  most 6 % of the gradient's norm. The variance is lower by at least 6 standard
   errors.
   """
   results = {}

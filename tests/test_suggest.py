@@ -191,7 +191,7 @@ def number_of_outcome(z):
 
 
 def poisson(rate):
-  """Cuts the support where the remaining mass is below rounding."""
+  """Tabulates a Poisson law until the remaining mass is below rounding."""
   table, p = [], np.exp(-rate)
   while p > 1e-15 or len(table) <= rate:
     table.append((len(table), p))
@@ -277,7 +277,7 @@ def test_suggestions_for_200_problems_are_the_best_by_enumeration():
     distribution, table, number = random_problem(KINDS[i % len(KINDS)], rng)
     q, order = best_first(table)
     cost = costs(COSTS[i % len(COSTS)], len(q), rng)
-    # This allows at most some thousand tuples.
+    # This allows at most a few thousand tuples.
     most = int(np.log(4000.0) / np.log(len(q)))
     budget = int(rng.integers(2, min(most, len(q) - 1) + 1))
     found = diagnostics.suggest(gathered(cost, number), distribution, budget)
@@ -336,7 +336,7 @@ def test_draws_that_repeat_are_one_value():
   (row,) = support.rows
   assert not support.is_whole
   assert support.num_evaluations == 40
-  assert len(row.q) < 20  # of 38 draws
+  assert len(row.q) < 20  # there are 38 draws
   np.testing.assert_allclose(np.sum(row.q), 1.0)
   np.testing.assert_allclose(row.q[:2], [0.5, 0.25])
   shares = row.q[2:] * 38.0 / 0.25

@@ -39,7 +39,7 @@ def read(path):
 
 def naive_log_joint(truth, z, y):
   num_steps = len(z)
-  steps = np.eye(2 * num_steps)  # maps points to what is added at each step
+  steps = np.eye(2 * num_steps)  # maps points to the terms added at each step
   added = np.ones(2 * num_steps)
   log_prior = -np.log(3.0)
   for t in range(1, num_steps):

@@ -82,7 +82,7 @@ def test_variance_with_a_constant_baseline_does_not_rise_with_num_summed(
   )
   assert np.all(np.diff(variances, axis=0) <= ATOL)
   assert np.all(variances[0] > 10.0 * ATOL)
-  # With only one value left, there is no variance either.
+  # With only one value left, nothing is random either.
   np.testing.assert_allclose(variances[-2:], 0.0, atol=ATOL)
 
 

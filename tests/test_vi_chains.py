@@ -232,7 +232,8 @@ def test_every_estimator_takes_a_path_and_continuous_parts(estimator):
 
 
 def test_entropy_of_a_chain_is_exact():
-  # For a constant target, only the entropy of the path is left of the loss.
+  # At q = p, the loss of a constant target consists only of the entropy of the
+  # path.
   q = of_chain(A, B)
   loss = loss_of(lambda z: tf.zeros(z.shape[:1], tf.float64), q,
                  exact_entropy=True)  # fmt: skip

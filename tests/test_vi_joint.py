@@ -50,7 +50,7 @@ def of_list(kind, a, b, c):
 
 def of_dict(kind, a, b, c):
   return kind({
-    # These are not in order.
+    # The parts are not listed in order.
     'z': lambda y: tfd.Bernoulli(logits=tf.gather(c, y)),
     'x': tfd.Categorical(logits=a),
     'y': lambda x: tfd.Categorical(logits=tf.gather(b, x)),
@@ -527,7 +527,7 @@ def test_exact_entropy_names_the_part_that_has_none():
 
 @pytest.mark.slow
 def test_parts_may_be_drawn_in_strata():
-  # The test uses 2,000 draws and 5.5 standard errors.
+  # The test compares means of 2,000 draws within 5.5 standard errors.
   estimator = tfp_rb.rao_blackwellize(
     tfp_rb.REINFORCE(baseline=2.0, num_samples=3),
     num_summed=2,

@@ -366,7 +366,7 @@ def test_a_product_goes_site_by_site_unless_told_otherwise():
   sizes.clear()
   many = tfd.Independent(tfd.Categorical(logits=tf.zeros([7, 20])), 1)
   loss_of(target, many, seed=SEED)
-  # If there are too many, only the best are summed.
+  # If a site has too many symbols, only the best are summed.
   assert sizes == [7 * (8 + 2 - 1) + 1]
   # If the target has one term for each site, the sites are the batch.
   sizes.clear()

@@ -21,7 +21,7 @@ RTOL = 1e-9
 ATOL = 1e-12
 
 # The distributions are flat, moderate or concentrated. The costs f are random,
-# low at the best value, with an outlier in the rest, or with an offset.
+# are low at the best value, have an outlier in the rest, or have an offset.
 LOGITS = np.array([
   [0.1, -0.1, 0.0, 0.05],
   [0.3, 1.1, -0.5, 0.0],
