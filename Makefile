@@ -1,4 +1,4 @@
-# `make demo` and `make test` need nothing but make and a supported Python.
+# `make demo` and `make test` require only make and a supported Python.
 
 OUTPUT_DIR ?= outputs/demo
 JOBS ?= 2
@@ -6,14 +6,15 @@ PROBLEMS ?= 1000
 SEED ?= 0
 MINUTES ?= 10
 
-# `make test PYTHON=python3.12` has an environment of its own, and so has
+# `make test PYTHON=python3.12` uses a separate environment, and so does
 # `make test PYTHON=python3.10 CONSTRAINTS=tests/oldest.txt`.
 CONSTRAINTS ?=
 VENV ?= .venv$(if $(PYTHON),-$(notdir $(PYTHON)))$(if $(CONSTRAINTS),-$(basename \
   $(notdir $(CONSTRAINTS))))
 VENV := $(strip $(VENV))
 
-# The first interpreter that runs (a shim may exist and fail) and is supported.
+# PYTHON defaults to the first supported interpreter that runs; a shim may exist
+# and yet fail.
 SUPPORTED := import sys; sys.exit(not (3, 10) <= sys.version_info[:2] < (3, 13))
 PYTHON ?= $(shell for python in python3 python3.12 python3.11 python3.10; do \
   if $$python -c '$(SUPPORTED)' >/dev/null 2>&1; then \
@@ -22,8 +23,8 @@ PYTHON ?= $(shell for python in python3 python3.12 python3.11 python3.10; do \
 RUN := $(VENV)/bin/python
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-# Python keeps what it has compiled, also where the environment forbids it:
-# otherwise each process compiles 4,000 modules again to import TensorFlow.
+# Python stores compiled modules, even if the environment forbids it. Otherwise
+# each process would compile 4,000 modules again to import TensorFlow.
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
@@ -41,7 +42,7 @@ demo: $(VENV)/.installed-examples  ## Train three methods on MNIST, draw the plo
 	$(RUN) -m examples.paper.semisupervised_mnist --demo --output_dir='$(OUTPUT_DIR)'
 	@ls '$(OUTPUT_DIR)'/*.png
 
-# Types are those of the newest NumPy: the oldest one has other annotations.
+# The types follow the newest NumPy; the oldest one has other annotations.
 lint: $(VENV)/.installed-test  ## Check style, format and types
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
@@ -50,7 +51,7 @@ lint: $(VENV)/.installed-test  ## Check style, format and types
 test: lint  ## Check style, format and types, run the tests
 	$(RUN) -m pytest -n $(JOBS) --dist worksteal
 
-test-all: lint  ## The same with slow tests and all cases
+test-all: lint  ## Do the same with slow tests and all cases
 	$(RUN) -m pytest -n $(JOBS) --dist worksteal -m 'slow or not slow'
 
 fuzz: $(VENV)/.installed-test  ## Check PROBLEMS=1000 random problems from SEED=0 on
@@ -59,14 +60,14 @@ fuzz: $(VENV)/.installed-test  ## Check PROBLEMS=1000 random problems from SEED=
 soak: $(VENV)/.installed-test  ## Train, kill, damage, restart for MINUTES=10
 	$(RUN) tests/soak.py --minutes=$(MINUTES) --seed=$(SEED)
 
-format: $(VENV)/.installed-test  ## Format the code and repair what lint can
+format: $(VENV)/.installed-test  ## Format the code and fix what lint can fix
 	$(RUN) -m ruff check --fix .
 	$(RUN) -m ruff format .
 
-# What TensorFlow says of GPUs that are not there is no part of a notebook.
+# TensorFlow's messages about missing GPUs should not appear in a notebook.
 QUIET := ['--IPKernelApp.capture_fd_output=False']
 
-notebooks: $(VENV)/.installed-dev  ## Run the notebooks anew, in full
+notebooks: $(VENV)/.installed-dev  ## Run all notebooks again, in full
 	$(RUN) -m jupyter nbconvert --to notebook --execute --inplace \
 	  --ExecutePreprocessor.timeout=3600 \
 	  --ExecutePreprocessor.record_timing=False \
@@ -79,7 +80,7 @@ wheel: $(VENV)/.installed-test  ## Build a wheel into dist/
 	rm -rf build
 	$(RUN) -m build --wheel
 
-release-check: $(VENV)/.installed-dev  ## Build, check, and test what is built
+release-check: $(VENV)/.installed-dev  ## Build the package, check it, run its tests
 	rm -rf build dist
 	$(RUN) -m build
 	$(RUN) -m twine check --strict dist/*
@@ -93,10 +94,11 @@ clean:  ## Remove builds and caches; keep the environment and outputs/
 	find tfp_rb tests examples -name __pycache__ -type d -prune \
 	  -exec rm -rf {} + 2>/dev/null || true
 
-# `.installed-x` says that the package is installed with the extra `x`, and is
-# as old as the start of that installation: it appears only on success, and an
-# edit of setup.py in the meantime counts as newer. `test` contains `examples`.
-# Compat: otherwise a script next to the clone would import its folder.
+# `.installed-x` records that the package is installed with the extra `x`. The
+# file appears only if the installation succeeds, and its time is the start of
+# the installation, so that an edit of setup.py in the meantime counts as newer.
+# The extra `test` contains `examples`. The editable mode is `compat`, because
+# otherwise a script next to the clone would import the clone's folder.
 $(VENV)/.installed-%: setup.py
 	@{ test -f '$(VENV)/pyvenv.cfg' && $(RUN) -m pip --version; } \
 	  >/dev/null 2>&1 || { \

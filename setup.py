@@ -11,13 +11,15 @@ REPOSITORY = 'https://github.com/tfp-rb/tfp_rb'
 
 
 def _read_version():
-  # Read, not imported: importing the package would need TensorFlow here.
+  # The version is read as text, because importing the package would require
+  # TensorFlow here.
   text = (ROOT / 'tfp_rb' / 'version.py').read_text(encoding='utf-8')
   return re.search(r"^__version__ = '([^']+)'$", text, re.MULTILINE).group(1)
 
 
 def _read_description():
-  # A package index shows the README without the files that it links to.
+  # A package index shows the README without the files that the README links to,
+  # so the links must be absolute.
   text = (ROOT / 'README.md').read_text(encoding='utf-8')
   relative = r'\]\((?!https?:)'
   text = re.sub('!(\\[[^]]*)' + relative, rf'!\1]({REPOSITORY}/raw/main/', text)
@@ -26,8 +28,9 @@ def _read_description():
 
 EXAMPLES = [
   'absl-py',
-  # A dependency of TFDS. Newer ones need Python 3.11, which pip 23 finds out by
-  # trying all versions of everything, where an index does not say so.
+  # This is a dependency of TFDS. Newer versions require Python 3.11. If an
+  # index does not say so, pip 23 finds out only by trying all versions of
+  # everything.
   "etils<1.14; python_version < '3.11'",
   # TFDS 4.9.10 imports `importlib_resources` without requiring it.
   'importlib_resources',
@@ -39,7 +42,7 @@ EXAMPLES = [
 TEST = EXAMPLES + [
   'build',
   'hypothesis',
-  # The documentation site.
+  # These packages build the documentation site.
   'mkdocs-jupyter',
   'mkdocs-material>=9',
   'mkdocstrings[python]',
@@ -72,7 +75,8 @@ setup(
     'Changelog': f'{REPOSITORY}/blob/main/CHANGELOG.md',
     'Issues': f'{REPOSITORY}/issues',
   },
-  # The code, and the images of digits in `tfp_rb/data`.
+  # The first license covers the code, the second the images of digits in
+  # `tfp_rb/data`.
   license='Apache-2.0 AND CC-BY-SA-3.0',
   license_files=['LICENSE', 'tfp_rb/data/LICENSE.md'],
   packages=find_packages(include=['tfp_rb', 'tfp_rb.*']),
@@ -81,11 +85,12 @@ setup(
   python_requires='>=3.10,<3.13',
   install_requires=[
     # NumPy 2.4 removed `np.reshape(newshape=...)`, which TFP 0.25, the newest
-    # release, calls in `tfb.Pad`. So `tfb.SoftmaxCentered` fails there, and it
-    # is the default bijector of `tfd.Dirichlet`. Drop the bound when the
-    # oldest TFP that we support works without that argument.
+    # release, calls in `tfb.Pad`. With NumPy 2.4, `tfb.SoftmaxCentered`, the
+    # default bijector of `tfd.Dirichlet`, would therefore fail. Drop the bound
+    # when the oldest supported TFP works without that argument.
     'numpy>=1.26,<2.4',
-    # TFP 0.25 imports `distutils`, which left the standard library in 3.12.
+    # TFP 0.25 imports `distutils`, which Python 3.12 removed from its standard
+    # library; setuptools provides it.
     "setuptools; python_version >= '3.12'",
     'tensorflow>=2.18,<2.22',
     'tensorflow-probability[tf]>=0.25,<0.27',

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lets pages of the site use files that lie outside of `docs/`.
+"""Lets pages of the site use files outside of `docs/`.
 
 In the repository, pages link to files by relative paths, so the links also
-work on GitHub. On the site, figures are copied and other links lead to GitHub.
-`docs/notebooks` is a link to `colab`.
+work on GitHub. For the site, this hook copies figures and makes other links
+lead to GitHub. `docs/notebooks` is a symbolic link to `colab`.
 """
 
 import pathlib

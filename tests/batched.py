@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Distributions with a batch of any size, also one unknown while tracing."""
+"""Distributions with a batch of any size, even one unknown while tracing."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -15,16 +15,18 @@ tfd = tfp.distributions
 
 
 class Batched(NamedTuple):
-  """A distribution with a batch of any size.
+  """A distribution whose batch may have any size.
 
   Attributes:
-    build: Callable, parameters of shape `[B] + shape` to a distribution. It
-      does not ask for the static size of the batch.
-    shape: Tuple of Python `int`s, the shape of the parameters of a member.
-    is_finite: Whether the support is finite, and its size static.
-    low: Python `float`, the least parameter.
-    high: Python `float`, the largest one.
-    may_be_empty: Whether TFP accepts an empty batch that is known statically.
+    build: Callable that maps parameters of shape `[B] + shape` to a
+      distribution. It does not need the static size of the batch.
+    shape: Tuple of Python `int`s, the shape of the parameters of one batch
+      member.
+    is_finite: Whether the support is finite and its size is static.
+    low: Python `float`, the smallest parameter.
+    high: Python `float`, the largest parameter.
+    may_be_empty: Whether TFP accepts a batch that is statically known to be
+      empty.
   """
 
   build: Callable
@@ -35,7 +37,7 @@ class Batched(NamedTuple):
   may_be_empty: bool = True
 
   def parameter(self, size):
-    """Returns the parameters of a batch, a `float64` array."""
+    """Returns the parameters of a batch as a `float64` array."""
     shape = (size, *self.shape)
     # The golden ratio spreads the numbers evenly, and no two are equal.
     x = np.modf(0.3 + 0.618034 * np.arange(np.prod(shape, dtype=int)))[0]
@@ -104,12 +106,12 @@ PLAIN = {
 
 
 def _reshaped(x):
-  """A batch of `[1, B]`, made from one of `[B]`."""
+  """Builds a batch of shape `[1, B]` from parameters of shape `[B]`."""
   return tfd.BatchReshape(tfd.Categorical(logits=x), [1, tf.shape(x)[0]])
 
 
 def _broadcast(x):
-  """Three copies of each member."""
+  """Builds three copies of each batch member."""
   one = tfd.OneHotCategorical(logits=x[:, tf.newaxis], dtype=tf.float64)
   return tfd.BatchBroadcast(one, to_shape=[tf.shape(x)[0], 3])
 
@@ -123,11 +125,11 @@ WRAPPED = {
   'Shift': _counts(
     lambda x: tfb.Shift(_constant(2.0))(tfd.Poisson(log_rate=x))
   ),
-  # The batch is that of the shift alone.
+  # Only the shift has a batch.
   'Shift-batch': Batched(
     lambda x: tfb.Shift(x)(tfd.Binomial(_constant(3.0), logits=_constant(0.4)))
   ),
-  # Tracing does not tell whether one of the two is broadcast.
+  # While tracing, it is not known whether one of the two is broadcast.
   'Shift-both': _counts(lambda x: tfb.Shift(x)(tfd.Poisson(log_rate=x))),
   'Shift-integers': Batched(
     lambda x: tfb.Shift(tf.constant(5))(tfd.Categorical(logits=x)), (4,)

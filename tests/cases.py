@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of many cases run in `make test`; `make test-all` runs all of them."""
+"""Selects the cases that run in `make test`; `make test-all` runs all cases."""
 
 import itertools
 
@@ -7,13 +7,13 @@ import pytest
 
 
 def covering_pairs(cases):
-  """Marks as `slow` the cases that the others make redundant by pairs.
+  """Marks as `slow` each case whose pairs of values other cases cover.
 
-  Any two values of different parameters that occur together in some case occur
-  together in a case that is not slow.
+  If two values of different parameters occur together in some case, they also
+  occur together in a case that is not slow.
 
   Args:
-    cases: Iterable of tuples of one length, of values that hash.
+    cases: Iterable of tuples of equal length whose entries are hashable.
 
   Returns:
     cases: List of cases for `pytest.mark.parametrize`, in the same order.
@@ -22,13 +22,13 @@ def covering_pairs(cases):
 
 
 def covering_values(cases):
-  """As `covering_pairs`, but for single values.
+  """Works like `covering_pairs`, but covers single values.
 
-  For tests that take long: each value of each parameter occurs in a case that
-  is not slow.
+  Use it for tests that take long: each value of each parameter occurs in a case
+  that is not slow.
 
   Args:
-    cases: Iterable of tuples of one length, of values that hash.
+    cases: Iterable of tuples of equal length whose entries are hashable.
 
   Returns:
     cases: List of cases for `pytest.mark.parametrize`, in the same order.
@@ -42,7 +42,8 @@ def _covering(cases, size):
     case: set(itertools.combinations(enumerate(case), size)) for case in cases
   }
   seen, quick = set(), set()
-  # First the cases of which every part is new: then few of them are needed.
+  # Start with the cases in which every part is new, so that few cases are
+  # needed.
   for least in range(max(map(len, parts.values())), 0, -1):
     for case in cases:
       if len(parts[case] - seen) >= least:

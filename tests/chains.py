@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chains for tests, and their tables by brute force."""
+"""Chains for tests, with tables of their paths computed by brute force."""
 
 import functools
 
@@ -11,7 +11,7 @@ _random = np.random.default_rng(0)
 
 
 def _chain(num_states, num_steps, scale=1.0):
-  """Logits of a batch of two chains."""
+  """Returns the logits of a batch of two chains."""
   return (
     scale * _random.normal(size=[2, num_states]),
     scale * _random.normal(size=[2, num_steps - 1, num_states, num_states]),
@@ -28,7 +28,7 @@ def _forbidden():
 
 
 def _with_end():
-  """A state without an allowed transition, which no path enters."""
+  """Returns logits of a state that no path enters and no transition leaves."""
   initial, transitions = _chain(3, 4)
   transitions[:, 0, :, 1] = -np.inf
   transitions[:, 1, 1] = -np.inf
@@ -36,7 +36,7 @@ def _with_end():
 
 
 def _certain():
-  """A single possible path."""
+  """Returns the logits of chains that have a single possible path."""
   only = np.full([3, 3, 3], -np.inf)
   for t, (i, j) in enumerate([(1, 0), (0, 2), (2, 2)]):
     only[t, :, :] = np.where(np.eye(3, dtype=bool), 0.0, -np.inf)
@@ -45,7 +45,8 @@ def _certain():
   return initial, np.stack([only, only])
 
 
-# `initial_logits` and `transition_logits`, a batch of two chains each.
+# Each entry holds `initial_logits` and `transition_logits` of a batch of two
+# chains.
 CHAINS = {
   'random': _chain(3, 4),
   'four states': _chain(4, 3),
@@ -62,19 +63,19 @@ CHAINS = {
 
 @functools.cache
 def tables(name):
-  """The table of each chain of the batch."""
+  """Returns the table of each chain of the batch."""
   return [reference.chain(*row) for row in zip(*CHAINS[name])]
 
 
 @functools.cache
 def paths(name):
-  """All paths, `[n, T]`, and their probabilities, `[n, 2]`."""
+  """Returns all paths, `[n, T]`, and their probabilities, `[n, 2]`."""
   probs = [[p for _, p in table] for table in tables(name)]
   return np.array([z for z, _ in tables(name)[0]]), np.array(probs).T
 
 
 def number(num_states, values):
-  """The number of each path, `[..., T]`, in lexicographic order."""
+  """Returns the number of each path, `[..., T]`, in lexicographic order."""
   values = np.asarray(values)
   weights = num_states ** np.arange(values.shape[-1])[::-1]
   return np.sum(values * weights, axis=-1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tests run, in which order, and with which settings of TensorFlow."""
+"""Chooses which tests run, their order, and the settings of TensorFlow."""
 
 import collections
 import gc
@@ -10,27 +10,29 @@ import zlib
 
 import pytest
 
-# oneDNN's kernels of half precision end in an illegal instruction on virtual
-# machines that show AMX and must not use it. Before TensorFlow is imported.
+# On virtual machines that advertise AMX but do not allow it, oneDNN's kernels
+# for half precision end in an illegal instruction. The variable must be set
+# before TensorFlow is imported.
 os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
 
-# Compilation takes longer than what is compiled: the tests check what XLA
-# computes, not how fast.
+# Compiling takes longer than running the compiled code, so XLA optimizes
+# little: the tests check what XLA computes, not how fast.
 os.environ.setdefault(
   'XLA_FLAGS',
   '--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true',
 )
 
-# The tests import `examples`, which is not installed. Another package of this
-# name may be (storchastic installs one), so ours is imported first. The folder
-# does not stay on the path, so that `tfp_rb` is the installed package.
+# The tests import `examples`, which is not installed. Another package of the
+# same name may be installed (storchastic brings one), so ours is imported
+# first. The folder does not stay on the path, so that `tfp_rb` is the installed
+# package.
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import examples as _  # noqa: F401
 
 sys.path.pop(0)
 
-# They take ten seconds and more, so they start first: one that starts last
-# leaves the other processes without work.
+# These tests take ten seconds or more, so they start first: a long test that
+# starts last leaves the other processes without work.
 LONG = (
   'test_short_form_runs',
   'test_two_devices_make_the_step_of_one_but_draw_apart',
@@ -40,12 +42,13 @@ LONG = (
 )
 
 
-# A test with more cases than this has a sixth of them in `make test`, and at
+# If a test has more cases than this, `make test` runs a sixth of them, but at
 # least this number.
 MOST_CASES = 6
 
 
-@pytest.hookimpl(tryfirst=True)  # before the slow tests are left out
+# This runs before the slow tests are deselected.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
   items.sort(key=lambda item: getattr(item, 'originalname', None) not in LONG)
   cases = collections.defaultdict(list)
@@ -53,16 +56,17 @@ def pytest_collection_modifyitems(items):
     cases[item.path, getattr(item, 'originalname', None)].append(item)
   for group in cases.values():
     if len(group) > MOST_CASES and not group[0].get_closest_marker('all_cases'):
-      # The same cases each time. Different tests leave out different ones, so
-      # every distribution and every estimator takes part.
+      # Each run selects the same cases. Different tests leave out different
+      # cases, so every distribution and every estimator takes part.
       group.sort(key=lambda item: zlib.crc32(item.nodeid.encode()))
       for item in group[max(MOST_CASES, len(group) // 6) :]:
         item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_finish():
-  # TensorFlow's modules are millions of objects that stay. Python would look
-  # through all of them again and again, a tenth of the time of the tests.
+  # TensorFlow's modules consist of millions of objects that are never freed.
+  # Python's garbage collector would search them again and again, which takes a
+  # tenth of the time of the tests.
   gc.collect()
   gc.freeze()
   gc.set_threshold(20_000, 20, 100)

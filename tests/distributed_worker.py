@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker of `test_distributed.py`: trains small models, reports its weights.
+"""Runs one worker of `test_distributed.py`.
+
+The worker trains small models and reports their weights. The commands are:
 
   python distributed_worker.py OUTPUT compare RB NVIL
   python distributed_worker.py OUTPUT train DIRECTORY EPOCHS
@@ -19,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-# Before anything else: the first operation fixes the devices.
+# This must come first, because the first operation fixes the devices.
 STRATEGY = tf.distribute.MultiWorkerMirroredStrategy()
 NUMBER = json.loads(os.environ['TF_CONFIG'])['task']['index']
 
@@ -43,15 +45,16 @@ ESTIMATORS = {
 
 
 def vae(name):
-  keras.utils.set_random_seed(2)  # of the networks of the estimator
+  keras.utils.set_random_seed(2)  # seeds the networks of the estimator
   model = small_vae.make(ESTIMATORS[name](), seed=5)
-  # One number for all variables, of the size of their gradients here.
+  # A single step size serves all variables. Its magnitude suits the gradients
+  # of this model.
   model.compile(keras.optimizers.SGD(0.125), jit_compile=False)
   return model
 
 
 def batch_of(step):
-  """A global batch: 8 images of either kind, others in each step."""
+  """Returns a global batch: 8 images of either kind, different in each step."""
   rng = np.random.default_rng(step)
   images = rng.integers(0, 256, size=[2, 8, 20]).astype(np.uint8)
   return (*images, rng.integers(0, 3, size=[8]).astype(np.int32))
@@ -74,7 +77,7 @@ def digest(state):
 
 
 def step_of_both_halves(name):
-  """One process: the mean of the gradients that the two replicas draw."""
+  """Makes, in one process, a step with the mean of both replicas' gradients."""
   model = vae(name)
   trained = model.trainable_variables
   kept = [v for v in model.estimator.variables if not v.trainable]
@@ -100,7 +103,7 @@ def step_of_both_halves(name):
 
 
 class AfterEpoch(keras.callbacks.Callback):
-  """Keeps the state after the first epoch."""
+  """Keeps the state that the model has after the first epoch."""
 
   def on_epoch_end(self, epoch, logs=None):
     if epoch == 0:
@@ -108,7 +111,7 @@ class AfterEpoch(keras.callbacks.Callback):
 
 
 def compare(name):
-  """Trains three steps, and compares the first with that of one process."""
+  """Trains three steps and compares the first one with that of one process."""
   with STRATEGY.scope():
     model = vae(name)
   first = AfterEpoch()
@@ -121,7 +124,8 @@ def compare(name):
     for a, b, v in zip(
       first.state, expected, [*model.weights, *model.estimator.variables]
     )
-    if 'variance' not in v.name  # which is about the mean of both halves
+    # Such variables describe the mean of both halves.
+    if 'variance' not in v.name
   ]
   return {
     'digest': digest(state_of(model)),
@@ -141,7 +145,7 @@ def compare(name):
 
 
 def exact():
-  """Without randomness, two workers make the steps of one process."""
+  """Checks that, without noise, two workers make the steps of one process."""
   x = small_autoencoder.X
   data = small_autoencoder.data_of(x, x + 1.0, x - 1.0)
   found = []
@@ -163,7 +167,7 @@ def exact():
 
 
 class Slowly(keras.callbacks.Callback):
-  """Leaves time for a kill."""
+  """Slows training down, so that there is time to kill it."""
 
   def on_epoch_end(self, epoch, logs=None):
     print('epoch', epoch, flush=True)
@@ -179,7 +183,9 @@ def train(directory, epochs):
     model,
     data,
     epochs=int(epochs),
-    steps_per_epoch=3,  # no multiple of the length: a pass ends in an epoch
+    # This is not a multiple of the length, so a pass over the data ends within
+    # an epoch.
+    steps_per_epoch=3,
     directory=directory,
     callbacks=[Slowly()],
     verbose=2,
@@ -188,7 +194,7 @@ def train(directory, epochs):
 
 
 def errors():
-  """What a user meets who does it another way."""
+  """Returns the errors that a user gets who trains in an unsupported way."""
   outside = ESTIMATORS['NVIL']()
   with STRATEGY.scope():
     model = vae('RB')

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mean over every outcome of the draws, and what it must be.
+"""The mean over every outcome of the draws, and the value it must have.
 
-The outcomes are those of the library; their mean must be the derivative of the
-explicit sum over all values, from `reference.py`.
+The library lists the outcomes; their mean must equal the derivative of the
+explicit sum over all values, which comes from `reference.py`.
 """
 
 import numpy as np
@@ -17,7 +17,10 @@ MOST_OUTCOMES = 7000
 
 
 def cost(feature, penalty):
-  """`f`: depends on the parameters, through `penalty`, at each value anew."""
+  """Evaluates `f`, which depends on the parameters via `penalty`.
+
+  This dependence differs from value to value.
+  """
   return (feature - 1.3) ** 2 + 2.0 + penalty * (1.0 + 0.5 * feature)
 
 
@@ -27,7 +30,7 @@ def feature_weights(event_shape):
 
 
 def make_problem(family):
-  """Returns the callable, parameters to `(f, q)`, of the enumeration."""
+  """Returns a callable from parameters to `(f, q)`, for the enumeration."""
   ranks = [p.ndim for p in family.parameters]
 
   def problem(*parameters):
@@ -53,7 +56,7 @@ def make_problem(family):
 
 
 def explicit_sums(family, *parameters):
-  """`sum_z q(z) f(z)` of each batch member."""
+  """Returns `sum_z q(z) f(z)` for each batch member."""
   penalty = sum(0.1 * np.sum(p**2) for p in parameters)
   return [
     reference.expectation(

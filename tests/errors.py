@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a test expects of an error: its type, and the argument it names."""
+"""Helpers that check the type of an error and the argument that it names."""
 
 import re
 import sys
@@ -8,10 +8,10 @@ import pytest
 
 
 def raises(kind, argument):
-  """Expects an error of a type whose message names an argument.
+  """Expects an error of the given type whose message names the argument.
 
-  The rest of the message may change freely. A name of one letter has to stand
-  in quotes, since it may be a word of the text.
+  The rest of the message may change freely. A name of one letter has to appear
+  in quotes, since the letter alone may be a word of the text.
   """
   name = rf'(?<!\w){re.escape(argument)}(?!\w)'
   if len(argument) == 1:
@@ -20,13 +20,13 @@ def raises(kind, argument):
 
 
 def assert_reaches_the_user(run, f, noted=None):
-  """Asserts that what the user's function raises arrives as it is.
+  """Asserts that an exception of the user's function arrives unchanged.
 
   Args:
-    run: Callable of a function, which calls it.
+    run: Callable that takes a function and calls it.
     f: Callable that raises an exception.
-    noted: Python `str`, a name that a note of the exception must contain where
-      Python has notes (3.11); `None` if there need not be one.
+    noted: Python `str`, a name that a note of the exception must contain if
+      Python supports notes (3.11 or newer); `None` if no note is required.
   """
   raised = []
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A distribution that the library does not know, and a partition for it."""
+"""A distribution that the library does not know, with a partition for it."""
 
 import tensorflow as tf
 import tensorflow_probability as tfp
@@ -10,7 +10,7 @@ tfd = tfp.distributions
 
 
 class EvenNumbers(tfd.Distribution):
-  """0, 2, 4, ... with given logits; knows `sample` and `log_prob` only.
+  """Draws 0, 2, 4, ... with given logits; has only `sample` and `log_prob`.
 
   It is not a `CompositeTensor`, so TFP wraps it in other classes.
   """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saves weights to a disk without room for them."""
+"""Saves weights to a disk that has too little room for them."""
 
 import contextlib
 import resource
@@ -13,7 +13,7 @@ from tfp_rb import models
 
 @contextlib.contextmanager
 def no_large_files():
-  """Files above 100 kB cannot be written, as if the disk was full."""
+  """Makes writing files above 100 kB fail, as if the disk were full."""
   _, hard = limits = resource.getrlimit(resource.RLIMIT_FSIZE)
   resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
   try:
@@ -23,7 +23,7 @@ def no_large_files():
 
 
 def large_model():
-  # A Dense layer of 200 kB.
+  # The model has a Dense layer of 200 kB.
   model = models.MovingVAE(
     frame=12, window=4, latent_dim=2, hidden_units=300, channels=1
   )
@@ -33,12 +33,12 @@ def large_model():
 
 
 def check_weights(folder, is_known_before):
-  """Fails unless the files before remain, and the error says what is needed.
+  """Fails unless old files remain and the error says how much room is needed.
 
   Args:
     folder: `pathlib.Path`, empty.
-    is_known_before: Python `bool`, whether the system reports the little room
-      that is left, or writing fails.
+    is_known_before: Python `bool`, whether the system reports in advance that
+      too little room is left; otherwise only writing fails.
   """
   from examples.shared import checkpoints, kept_files
 

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fuzz test: random problems against a brute-force table.
+"""Fuzz test: checks random problems against a brute-force table.
 
-Every problem is a distribution, an estimator and an integrand, made from one
-integer. The program checks the partition, the estimate with its gradient, and
-for a share of the problems the mean over all outcomes, the law of the draws,
-graphs and XLA. It makes no statistical test: a failure is a bug, here or in the
-library. It simplifies each failing problem as far as it keeps failing.
+Every problem consists of a distribution, an estimator and an integrand, all
+made from one integer. The program checks the partition and the estimate with
+its gradient. For a share of the problems it also checks the mean over all
+outcomes, the law of the draws, graphs and XLA. It makes no statistical test: a
+failure is a bug, either here or in the library. The program simplifies each
+failing problem as long as the problem keeps failing.
 
 ```none
 python tests/fuzz.py --problems=1000 --seed=0    # the seeds 0 to 999
@@ -27,7 +28,7 @@ import time
 import traceback
 from typing import NamedTuple
 
-# As in `conftest.py`, before TensorFlow is imported.
+# As in `conftest.py`, this must be set before TensorFlow is imported.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
 
@@ -63,19 +64,19 @@ def eps(dtype):
 
 
 def weight_dtype(problem):
-  """Masses are never kept in half precision."""
+  """Returns the dtype of the masses, which are never kept in half precision."""
   return 'float32' if problem.dtype in HALF else problem.dtype
 
 
 class Seen:
-  """What the library did in one call of `expectation`."""
+  """Records what the library did in one call of `expectation`."""
 
   def __init__(self):
-    self.values = []  # at which `f` was called
+    self.values = []  # the values at which `f` was called
     self.atoms = None
 
   def spy(self, sample_atoms):
-    """Returns `sample_atoms` that keeps what it returns."""
+    """Returns a version of `sample_atoms` that records its result."""
 
     def kept(distribution, seed):
       self.atoms = sample_atoms(distribution, seed)
@@ -85,7 +86,7 @@ class Seen:
 
 
 class Case:
-  """A problem with its oracle and its Tensors."""
+  """A problem with its oracle and its `Tensor`s."""
 
   def __init__(self, problem):
     self.problem = problem
@@ -95,13 +96,13 @@ class Case:
     self.seed = [problem.seed % 2**31, 7]
     self.given = self._given() if problem.design == 'given' else None
     self.estimator = estimator_of(problem, self.given)
-    # Rounding errors of a log-mass grow with the parameters.
+    # The rounding errors of a log-mass grow with the parameters.
     finite = [x[np.isfinite(x)] for x in oracle.base.values()]
     largest = max(float(np.max(np.abs(x), initial=1.0)) for x in finite)
     self.rtol = 60.0 * eps(weight_dtype(problem)) * (2.0 + largest)
 
   def arguments(self):
-    """Parameters, shift and penalty, as a list of arrays."""
+    """Returns parameters, shift and penalty as a list of arrays."""
     numbers = self.oracle.numbers
     result = [numbers.parameters[name] for name in self.names]
     result += [] if numbers.shift is None else [numbers.shift]
@@ -109,14 +110,17 @@ class Case:
 
   def distribution(self, arguments, num_copied=0):
     numbers = self.oracle.numbers
-    # TFP would cast arrays of numpy to float32.
+    # TFP would cast NumPy arrays to float32.
     arguments = [tf.convert_to_tensor(x) for x in arguments]
     parameters = dict(zip(self.names, arguments))
     shift = None if numbers.shift is None else arguments[len(self.names)]
     return distribution_of(self.problem, numbers, parameters, shift, num_copied)
 
   def _given(self):
-    """Values to sum: some of the best, in any order, some twice or wrong."""
+    """Returns values to sum: some of the best, in any order, and wrong ones.
+
+    A value may occur twice.
+    """
     oracle, count = self.oracle, self.problem.num_summed
     rng = np.random.default_rng([self.problem.seed, 2])
     codes = np.zeros([count, oracle.num_rows, oracle.num_sites])
@@ -126,12 +130,12 @@ class Case:
     values = oracle.encode(codes)
     is_number = oracle.family.is_integer and oracle.family.vectors is None
     if is_number and rng.random() < 0.3:
-      # One value below the support, in every row.
+      # In every row, one value lies below the support.
       values[0] = np.reshape(oracle.shift - 1.0, values.shape[1:])
     return tf.cast(values, self.distribution(self.arguments()).dtype)
 
   def integrand(self, penalty, num_copied=0, seen=None):
-    """`f` in TensorFlow; `seen` is a `Seen` or `None`."""
+    """Returns `f` in TensorFlow; `seen` is a `Seen` or `None`."""
     oracle, problem = self.oracle, self.problem
     numbers, layout = oracle.numbers, oracle.layout
     if num_copied:
@@ -155,7 +159,7 @@ class Case:
       seen.values.append(z.numpy())
       log_mass = oracle.log_mass(oracle.decode(z.numpy()))
       factor = np.where(log_mass > -np.inf, 1.0, float(problem.elsewhere))
-      # Both `f` and its derivatives are spoilt at impossible values.
+      # Both `f` and its derivatives are corrupted at impossible values.
       return value * tf.cast(np.reshape(factor, value.shape), value.dtype)
 
     return f
@@ -164,8 +168,8 @@ class Case:
     """Returns the value and the gradients.
 
     Args:
-      arguments: As `arguments()`.
-      seen: `None`, or a `Seen` that gets what the library does.
+      arguments: As returned by `arguments()`.
+      seen: `None`, or a `Seen` that records what the library does.
 
     Returns:
       value: `Tensor` of the batch shape.
@@ -191,11 +195,11 @@ class Case:
     return value, tape.gradient(total, watched, unconnected_gradients='zero')
 
 
-# What each check compares.
+# The comparisons that each check makes.
 
 
 def assert_close(actual, desired, tolerance, what):
-  # Not `np.asarray`, which fails for bfloat16.
+  # `np.asarray` fails for bfloat16.
   actual, desired = (
     x.numpy().astype(np.float64) if tf.is_tensor(x) else np.asarray(x)
     for x in (actual, desired)
@@ -216,7 +220,7 @@ def assert_close(actual, desired, tolerance, what):
 
 
 def check_best(case, partition, num_summed):
-  """The values are the best ones, with their masses."""
+  """Checks that the values are the best ones and have their masses."""
   oracle = case.oracle
   codes = oracle.decode(partition.values.numpy())
   shape = (num_summed, oracle.num_rows)
@@ -250,7 +254,7 @@ def check_best(case, partition, num_summed):
 
 
 def check_draws(case, partition, draws, what):
-  """Draws are possible and none of the summed values."""
+  """Checks that draws are possible values and none of the summed ones."""
   oracle = case.oracle
   codes = oracle.decode(draws.numpy())
   is_possible = oracle.log_mass(codes) > -np.inf
@@ -271,7 +275,7 @@ def check_draws(case, partition, draws, what):
 
 
 def check_partition(case):
-  """`tfp_rb.partition`: values, weights, and draws from the rest.
+  """Checks values, weights and draws of `tfp_rb.partition`.
 
   Returns:
     has_lattice: Whether the law of the draws was checked.
@@ -298,7 +302,7 @@ def check_partition(case):
 
 
 def check_lattice(case, partition, num_summed):
-  """Equidistant uniforms give each value its share of the rest."""
+  """Checks that equidistant uniforms give each value its share of the rest."""
   oracle, side = case.oracle, 40
   if partition.num_uniforms > 2 or not 0 < oracle.num_rows <= 4:
     return False
@@ -322,13 +326,13 @@ def check_lattice(case, partition, num_summed):
     found, counts = np.unique(codes[:, row, 0], return_counts=True)
     index = [np.flatnonzero(codes[:, row, 0] == z)[0] for z in found]
     expected = np.exp(log_mass[index, row] - rest)
-    # Both uniforms are cut into `side` pieces.
+    # Both uniforms are divided into `side` intervals.
     assert_close(counts / len(u), expected, 3.0 / side, f'law, row {row}')
   return True
 
 
 def check_atoms(case, atoms):
-  """The atoms of the estimator and their weights.
+  """Checks the atoms of the estimator and their weights.
 
   Returns:
     others: List with one entry for each row: `None`, or what
@@ -366,7 +370,7 @@ def check_atoms(case, atoms):
 
 
 def check_split(case, num_summed, num_atoms):
-  """As many atoms are summed and drawn as the design says."""
+  """Checks that as many atoms are summed and drawn as the design requires."""
   problem, oracle = case.problem, case.oracle
   most = math.inf if case.num_values is None else case.num_values
   if problem.design == 'exact':
@@ -388,8 +392,9 @@ def check_split(case, num_summed, num_atoms):
     left = np.maximum(1.0 - np.cumsum(np.append(0.0, masses)), 0.0)
     bound = left[:total] / (total - np.arange(total))
     k = num_summed[row]
-    # Ties, and rests lost in rounding, are not decided here. If every value has
-    # an atom, nothing is left: the difference is the rounding of the table.
+    # This check does not decide ties, or cases in which the rest is lost in
+    # rounding. If every value has an atom, nothing is left, and the difference
+    # is the rounding error of the table.
     if total < most and left[total] > 1e-12 and k == total:
       raise AssertionError(f'row {row}: all {k} summed, but {left[k]} is left')
     if k < total and bound[k] > np.min(bound) + case.rtol + 1e-11:
@@ -397,7 +402,7 @@ def check_split(case, num_summed, num_atoms):
 
 
 def check_row(case, row, codes, log_mass, weights, num_summed):
-  """Weights of one row; returns what draws without replacement average."""
+  """Checks the weights of one row; returns the averages of `check_without`."""
   problem = case.problem
   tiny = float(np.finfo(weight_dtype(problem)).tiny)
   kept = np.flatnonzero(weights[:num_summed] > 0.0)
@@ -429,7 +434,7 @@ def check_row(case, row, codes, log_mass, weights, num_summed):
 
 
 def check_which_are_summed(case, row, codes, weights, num_summed):
-  """The best values are summed, or those that were given."""
+  """Checks that the summed values are the best ones, or the given ones."""
   problem, oracle = case.problem, case.oracle
   kept = weights[:num_summed] > 0.0
   tiny = float(np.finfo(weight_dtype(problem)).tiny)
@@ -452,7 +457,7 @@ def check_which_are_summed(case, row, codes, weights, num_summed):
 
 
 def check_without(case, row, codes, log_mass, weights, num_summed):
-  """Draws without replacement: distinct, with the shares of the set."""
+  """Checks draws without replacement: distinct, with the shares of the set."""
   oracle = case.oracle
   is_drawn = weights[num_summed:] > 0.0
   draws = codes[num_summed:]
@@ -471,7 +476,8 @@ def check_without(case, row, codes, log_mass, weights, num_summed):
     return np.zeros([len(draws)] * 2)
   masses = np.where(is_drawn, np.exp(log_mass[num_summed:] - rest), 0.0)
   shares, others = shares_without_replacement(masses, math.exp(beyond - rest))
-  # What is rarer than rounding errors of the rest has no exact share.
+  # Values whose mass is below the rounding error of the rest have no exact
+  # share.
   if np.min(masses[is_drawn], initial=1.0) < 1e3 * case.rtol:
     return 'unknown'
   assert_close(
@@ -500,7 +506,7 @@ class Observed(NamedTuple):
 
 
 def observe(case, seen):
-  """Checks the atoms and where `f` was called, and returns `Observed`."""
+  """Checks the atoms and where `f` was called, and returns an `Observed`."""
   oracle, atoms = case.oracle, seen.atoms
   codes, weights, num_summed, others = check_atoms(case, atoms)
   values = [atoms.values] + ([] if atoms.extra is None else [atoms.extra])
@@ -516,7 +522,7 @@ def observe(case, seen):
 
 
 def expected_levels(case, observed, offset):
-  """What the baseline subtracts, `[m, rows]`, or `None` if not known."""
+  """Returns what the baseline subtracts, `[m, rows]`; `None` if not known."""
   baseline, oracle = case.problem.baseline, case.oracle
   is_unknown = any(isinstance(x, str) for x in observed.others)
   if is_unknown and baseline in LEAVE_ONE_OUT:
@@ -542,18 +548,18 @@ def expected_levels(case, observed, offset):
 
 
 def centred_values(case, observed):
-  """`f` less the level of the baseline, and the error that it may have.
+  """Returns `f` minus the level of the baseline, and the error it may have.
 
-  Where a baseline follows an offset of `f`, the offset is left out, and costs
-  no more than the digits that `f` itself has lost.
+  If a baseline follows an offset of `f`, the offset is left out here. It then
+  costs no more digits than `f` itself has lost.
 
   Args:
     case: A `Case`.
     observed: `Observed`.
 
   Returns:
-    centred: Array of shape `[m, rows]`, `None` where it is not known.
-    error: Array of that shape.
+    centred: Array of shape `[m, rows]`, or `None` if the level is not known.
+    error: Array of the same shape.
   """
   problem, offset = case.problem, case.problem.offset
   g = case.oracle.f(observed.codes)[0]
@@ -562,7 +568,7 @@ def centred_values(case, observed):
   if without is None:
     return None, None
   difference = np.abs(with_offset - without - offset)
-  # The level of an atom without weight may be anything.
+  # An atom of weight 0 may have any level.
   follows = np.all(
     (difference <= 1e-9 * (1.0 + offset)) | (observed.weights == 0.0), axis=0
   )
@@ -583,7 +589,7 @@ def centred_values(case, observed):
 
 
 def check_expectation(case):
-  """Value and gradient are the sums over the observed atoms."""
+  """Checks that value and gradient are the sums over the observed atoms."""
   problem, oracle = case.problem, case.oracle
   seen = Seen()
   value, gradients = case.run(case.arguments(), seen)
@@ -605,11 +611,11 @@ def check_expectation(case):
 
 
 def is_at_boundary(case):
-  """Whether a parameter is such that a value of the family has no mass.
+  """Returns whether a parameter makes the mass of some value exactly 0.
 
-  There the derivative of the sum is not the sum of the derivatives. (Tables of
-  logits and of probs have no gradient at impossible values, as documented, and
-  are compared nevertheless.)
+  At such a parameter, the derivative of the sum is not the sum of the
+  derivatives. (Tables of logits and of probs have no gradient at impossible
+  values, as documented, and are compared nevertheless.)
   """
   base, family = case.oracle.base, case.problem.family
   ends = {
@@ -627,7 +633,7 @@ def is_at_boundary(case):
 
 
 def check_gradients(case, observed, centred, error, gradients):
-  """Gradients w.r.t. the parameters, the shift and the penalty."""
+  """Checks the gradients w.r.t. the parameters, the shift and the penalty."""
   problem, oracle = case.problem, case.oracle
   codes = observed.codes
   w = np.ravel(oracle.numbers.upstream) * observed.weights
@@ -657,9 +663,9 @@ def check_gradients(case, observed, centred, error, gradients):
 
 
 def has_outcomes(case):
-  """Whether the outcomes of the estimator can be listed and compared."""
+  """Returns whether the outcomes can be listed and compared."""
   problem, oracle = case.problem, case.oracle
-  # A further batch dimension in front would not align with these.
+  # Another batch dimension in front would not align with these wrappers.
   misaligned = {('Shift', 'wider'), ('BatchBroadcast', 'front')}
   return (
     case.num_values is not None
@@ -674,10 +680,10 @@ def has_outcomes(case):
 
 
 def check_outcomes(case):
-  """The mean over all outcomes is the derivative of the explicit sum.
+  """Checks that the mean over outcomes is the derivative of the explicit sum.
 
   Returns:
-    is_done: Whether the outcomes are few enough.
+    is_done: Whether there were few enough outcomes to run the check.
   """
   problem, oracle = case.problem, case.oracle
   if not has_outcomes(case):
@@ -704,7 +710,7 @@ def check_outcomes(case):
   value = np.sum(outcomes.probabilities * outcomes.values, axis=0)
   expected = np.reshape(np.sum(masses * f, axis=0), oracle.layout.batch)
   assert_close(value, expected, error * (1.0 + np.abs(expected)), 'mean value')
-  # Without offset, since the scores sum to 0.
+  # The offset is left out, since the scores sum to 0.
   wanted = oracle.gradients(masses * g, codes)
   wanted = [wanted[name] for name in case.names]
   if oracle.numbers.shift is not None:
@@ -718,7 +724,7 @@ def check_outcomes(case):
 
 
 def may_be_dynamic(case):
-  """Whether the first axis of the batch can be unknown while tracing."""
+  """Returns whether the batch's first axis may be unknown while tracing."""
   problem = case.problem
   names = [name for name, _ in problem.wrappers]
   num_sites_axes = sum(
@@ -730,11 +736,11 @@ def may_be_dynamic(case):
     and (problem.sampler == 'without' or problem.design == 'given')
   )
   return (
-    # An axis of size 1 may be one that the problem broadcasts.
+    # The problem may broadcast an axis of size 1.
     problem.batch[:1] not in ((), (1,))
     # The number of sites must be known.
     and num_sites_axes < len(problem.batch)
-    # The library cannot know that such a shift repeats nothing.
+    # The library cannot know that such a shift does not repeat anything.
     and not is_refused
     # TFP forgets the shape of a batch that it has rearranged.
     and not {'BatchReshape', 'BatchBroadcast'} & {*names[:-1]}
@@ -742,7 +748,7 @@ def may_be_dynamic(case):
 
 
 def check_graph(case, jit_compile):
-  """A graph with a batch that is unknown while tracing gives the same."""
+  """Checks that a graph with a batch unknown while tracing gives the same."""
   arguments = [tf.convert_to_tensor(x) for x in case.arguments()]
   signature = []
   is_dynamic = may_be_dynamic(case) and not jit_compile
@@ -778,7 +784,7 @@ def check_graph(case, jit_compile):
 
 
 def check(problem):
-  """Raises unless the library is right on a problem.
+  """Raises an error unless the library is right on a problem.
 
   Returns:
     done: Names of the optional checks that were made.
@@ -802,7 +808,7 @@ def attempt(problem):
   """Returns the error of a problem as text, and the optional checks made."""
   try:
     return None, check(problem)
-  except Exception as error:  # whatever it is, it is reported
+  except Exception as error:  # any error is reported
     frames = traceback.extract_tb(error.__traceback__)
     place = next(
       (f for f in reversed(frames) if '/tfp_rb/' in f.filename), frames[-1]
@@ -813,12 +819,12 @@ def attempt(problem):
 
 
 def failure_of(problem):
-  """Returns the error of a problem as text, `None` where it passes."""
+  """Returns the error of a problem as text, or `None` if it passes."""
   return attempt(problem)[0]
 
 
 def shrink(problem, most_tries=150):
-  """Simplifies a failing problem, greedily, as long as it fails."""
+  """Simplifies a failing problem greedily as long as it keeps failing."""
   tries, is_smaller = 0, True
   while is_smaller and tries < most_tries:
     is_smaller = False
@@ -850,21 +856,21 @@ def report(problem, error, is_shrunk=True):
 
 
 def limit_threads():
-  """Small Tensors are fastest on one thread."""
+  """Sets one thread, with which small `Tensor`s are fastest."""
   tf.config.threading.set_intra_op_parallelism_threads(1)
   tf.config.threading.set_inter_op_parallelism_threads(1)
 
 
 def run_seeds(seeds, without=()):
-  """Runs some seeds.
+  """Runs the given seeds.
 
   Args:
-    seeds: Integers.
+    seeds: Iterable of integers.
     without: Names of optional checks that are left out.
 
   Returns:
-    coverage: `collections.Counter` of `cells`.
-    failures: List of pairs, a seed and the text about it.
+    coverage: `collections.Counter` of the results of `cells`.
+    failures: List of pairs of a seed and the text about its failure.
   """
   coverage, failures = collections.Counter(), []
   for seed in seeds:
@@ -879,7 +885,7 @@ def run_seeds(seeds, without=()):
 
 
 def cells(problem):
-  """What a problem covers: pairs of a dimension and a value."""
+  """Returns what a problem covers, as pairs of a dimension and a value."""
   wrappers = '+'.join(name for name, _ in problem.wrappers) or 'none'
   yield 'family', problem.family
   yield 'wrapper', wrappers if problem.wrappers[2:] == () else 'three or more'
@@ -894,19 +900,20 @@ def cells(problem):
 
 
 def print_coverage(coverage):
-  """Prints how many problems had which property."""
+  """Prints how many problems had each property."""
   for dimension in dict.fromkeys(key for key, _ in sorted(coverage)):
     found = {v: n for (k, v), n in sorted(coverage.items()) if k == dimension}
     print(f'{dimension}: ' + ', '.join(f'{v} {n}' for v, n in found.items()))
 
 
 def run(seeds, jobs):
-  """Runs many seeds; returns the seeds that failed."""
+  """Runs many seeds, and returns the seeds that failed."""
   chunks = [seeds[i : i + 20] for i in range(0, len(seeds), 20)]
   coverage, failed, num_done, start = collections.Counter(), [], 0, time.time()
   pool, results = None, map(run_seeds, chunks)
   if jobs > 1:
-    # A process is replaced now and then: graphs leave memory behind.
+    # Processes are replaced from time to time, because graphs leave memory
+    # behind.
     pool = multiprocessing.get_context('spawn').Pool(
       jobs, initializer=limit_threads, maxtasksperchild=100
     )

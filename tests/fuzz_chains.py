@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chains as families of the fuzz test, in naive numpy.
+"""Chains as families of the fuzz test, in naive NumPy.
 
 The base value of a path is its number in lexicographic order, so a chain is a
-table of `K^T` values. `K` is the size of the problem; the number `T` of steps
-is a part of the family's name.
+table of `K^T` values. `K` is the size of the problem; the number of steps `T`
+is part of the family's name.
 """
 
 import numpy as np
@@ -21,7 +21,7 @@ _STEPS = {'CategoricalChain': (1, 2, 3, 5), 'MarkovChain': (2, 3)}
 
 
 def chain_names():
-  """Names of the families."""
+  """Returns the names of the families."""
   return [f'{kind}.{t}' for kind, steps in _STEPS.items() for t in steps]
 
 
@@ -30,14 +30,14 @@ def num_steps_of(name):
 
 
 def paths_of(num_states, num_steps):
-  """All paths in lexicographic order, `[n, T]`, and the weights of digits."""
+  """Returns all paths in lexicographic order, `[n, T]`, and digit weights."""
   digits = num_states ** np.arange(num_steps)[::-1]
   number = np.arange(num_states**num_steps)[:, np.newaxis]
   return number // digits % num_states, digits
 
 
 def with_dead_end(rng, initial, transitions):
-  """Gives a state without transitions to chains; no path enters it."""
+  """Adds to chains a state that no transition leaves and no path enters."""
   num_steps, num_states = transitions.shape[-3] + 1, initial.shape[-1]
   if num_states == 1 or num_steps < 3 or rng.random() < 0.5:
     return transitions
@@ -54,7 +54,7 @@ def with_dead_end(rng, initial, transitions):
 
 
 def _table(p):
-  """Normalised log-probabilities; rows of `-inf` stay as they are."""
+  """Returns normalized log-probabilities; rows of `-inf` stay unchanged."""
   tables = []
   for x in (p['initial_logits'], p['transition_logits']):
     total = special.logsumexp(x, axis=-1, keepdims=True)
@@ -63,7 +63,7 @@ def _table(p):
 
 
 def _states(p, z):
-  """The states of numbered paths: list of `T` arrays of the shape of `z`."""
+  """Returns the states of numbered paths: `T` arrays of the shape of `z`."""
   *_, num_transitions, num_states, _ = p['transition_logits'].shape
   paths, _ = paths_of(num_states, num_transitions + 1)
   index = np.round(z).astype(int)
@@ -73,7 +73,7 @@ def _states(p, z):
 
 
 def _rows(p, z):
-  """Yields, for each step, its row of log-probabilities and the state."""
+  """Yields, for each step, the row of log-probabilities used and the state."""
   initial, transitions = _table(p)
   states, _ = _states(p, z)
   yield np.broadcast_to(initial, (*z.shape, initial.shape[-1])), states[0]
@@ -116,7 +116,7 @@ def scores(p, z, settings):
 
 
 def norm(p, z, settings):
-  """The squared norm of the score w.r.t. the rows of logits of a path."""
+  """Returns the squared norm of a path's score w.r.t. the rows of logits."""
   return sum(
     np.sum(own**2, axis=tuple(range(z.ndim, own.ndim)))
     for own, _ in scores(p, z, settings).values()
@@ -124,14 +124,14 @@ def norm(p, z, settings):
 
 
 def make(name):
-  """Returns a callable `(parameters, settings)` to a distribution."""
+  """Returns a callable that maps `(parameters, settings)` to a distribution."""
 
   def markov_chain(p, settings):
     del settings
     transitions = p['transition_logits']
 
     def transition_fn(t, z):
-      # `t` is a scalar or has the first axis of `z`.
+      # `t` is either a scalar or has the first axis of `z`.
       z = tf.one_hot(
         z, transitions.shape[-1], dtype=tf.bool, on_value=True, off_value=False
       )
@@ -141,7 +141,7 @@ def make(name):
         t, transitions.shape[-3], dtype=tf.bool, on_value=True, off_value=False
       )
       is_own = t[..., :, tf.newaxis] & z[..., tf.newaxis, :]
-      # Not a product: the logits may be infinite.
+      # A product would not do, because the logits may be infinite.
       logits = tf.where(is_own[..., tf.newaxis], transitions, 0.0)
       return tfd.Categorical(logits=tf.reduce_sum(logits, axis=[-3, -2]))
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Families of the fuzz test: how TFP makes them, and their mass in naive numpy.
+"""Families of the fuzz test: how TFP makes them, and their mass in naive NumPy.
 
 Every function takes a dictionary `p` of float64 arrays, one entry for each
-parameter, whose shape is `z.shape[1:]` and the parameter's own axes, and base
-values `z` of shape `[m, rows, sites]`. Nothing here uses `tfp_rb`.
+parameter, and base values `z` of shape `[m, rows, sites]`. A parameter has the
+shape `z.shape[1:]` followed by the parameter's own axes. Nothing here uses
+`tfp_rb`.
 """
 
 from collections.abc import Callable
@@ -24,23 +25,27 @@ class Family(NamedTuple):
   """A distribution in one parameterisation.
 
   Attributes:
-    parameters: Callable `(rng, style, batch, size, is_half)` to a dictionary of
-      float64 arrays, those that are differentiated.
-    distribution: Callable `(parameters, settings)` to a TFP distribution;
-      `settings` is a `Settings`.
-    log_mass: Callable `(p, z, settings)`; `-inf` off the support.
-    scores: Callable `(p, z, settings)` to a dictionary of pairs: derivatives of
-      `log_mass`, `z.shape` and the parameter's own axes, and the sums of the
-      absolute values of their terms, which bound the rounding errors.
-    norm: Callable, the squared norm of the score w.r.t. the natural parameter.
+    parameters: Callable that maps `(rng, style, batch, size, is_half)` to a
+      dictionary of float64 arrays, w.r.t. which the estimate is differentiated.
+    distribution: Callable that maps `(parameters, settings)` to a TFP
+      distribution; `settings` is a `Settings`.
+    log_mass: Callable of `(p, z, settings)`; returns `-inf` off the support.
+    scores: Callable that maps `(p, z, settings)` to a dictionary of pairs. The
+      first entry of a pair is the derivative of `log_mass`, of shape `z.shape`
+      followed by the parameter's own axes. The second is the sum of the
+      absolute values of its terms, which bounds the rounding errors.
+    norm: Callable that returns the squared norm of the score w.r.t. the natural
+      parameter.
     own_rank: Number of own axes of each parameter.
-    support: Callable `(settings)`, the values that are listed, `[n]`.
-    tail: Callable `(p, z, settings)`, the mass above `z`; `None` where
+    support: Callable that maps `(settings)` to the values that are listed,
+      `[n]`.
+    tail: Callable that maps `(p, z, settings)` to the mass above `z`; `None` if
       `support` lists everything.
     is_integer: Whether the values have an integer dtype.
-    vectors: Callable `(settings)` to a pair where the values are vectors: the
-      vector of each listed base value, `[n, d]`, and numbers `[d]` whose inner
-      product with a vector is its base value. `None` if values are numbers.
+    vectors: `None` if the values are numbers. If they are vectors, a callable
+      that maps `(settings)` to a pair: the vector of each listed base value,
+      `[n, d]`, and numbers `[d]` whose inner product with a vector is its base
+      value.
   """
 
   parameters: Callable
@@ -56,12 +61,12 @@ class Family(NamedTuple):
 
 
 class Settings(NamedTuple):
-  """What is not differentiated.
+  """The quantities that are not differentiated.
 
   Attributes:
     size: Number of values of a table, or the largest total count plus one.
-    counts: `None`, or an array of total counts, `batch_shape` or a scalar.
-    site_counts: The same for each site, `[rows, sites]`.
+    counts: `None`, or an array of total counts: a scalar, or of `batch_shape`.
+    site_counts: The total count of each site, `[rows, sites]`.
   """
 
   size: int
@@ -132,7 +137,7 @@ def _index_of(z, size):
 
 
 def _table_log_mass(log_probs, z):
-  """Looks `z` up in `log_probs`, `z.shape[1:] + [K]`."""
+  """Looks up `z` in `log_probs`, `z.shape[1:] + [K]`."""
   index, is_possible = _index_of(z, log_probs.shape[-1])
   log_probs = np.broadcast_to(log_probs, (*z.shape, log_probs.shape[-1]))
   taken = np.take_along_axis(log_probs, index[..., np.newaxis], -1)[..., 0]
@@ -160,7 +165,10 @@ def _logits_scores(p, z, settings):
 
 
 def _probs_scores(p, z, settings):
-  """Of `log(p_z / sum(p))`; 0 at impossible values, as documented."""
+  """Differentiates `log(p_z / sum(p))`.
+
+  The result is 0 at impossible values, as documented.
+  """
   del settings
   probs = p['probs']
   is_possible = probs > 0.0
@@ -182,7 +190,7 @@ def _table_norm(log_probs_of):
 
 
 def _table_family(kind, name, **changes):
-  """A family with a table of logits or of probs."""
+  """Returns a family with a table of logits or of probs."""
   parameters = {'logits': _table_logits, 'probs': _table_probs}[name]
   log_probs_of = {'logits': _of_logits, 'probs': _of_probs}[name]
   scores = {'logits': _logits_scores, 'probs': _probs_scores}[name]
@@ -199,13 +207,13 @@ def _table_family(kind, name, **changes):
 
 
 def outcomes_of(size):
-  """The numbers of a `FiniteDiscrete`: ascending, not equidistant."""
+  """Returns the values of a `FiniteDiscrete`: ascending, not equidistant."""
   index = np.arange(size)
   return 0.5 * index + np.where(index % 3 == 2, 0.25, 0.0) - 2.0
 
 
 def _finite_family(name):
-  """Values are numbers; inside the oracle they are their indices."""
+  """Returns a family of numbers, which the oracle represents by indices."""
 
   def distribution(p, settings):
     outcomes = tf.constant(outcomes_of(settings.size), p[name].dtype)
@@ -217,7 +225,7 @@ def _finite_family(name):
 
 
 def _bernoulli_table(p):
-  """Log-probabilities of 0 and 1, `[..., 2]`."""
+  """Returns the log-probabilities of 0 and 1, `[..., 2]`."""
   if 'logits' in p:
     logits = p['logits']
     pair = [-np.logaddexp(0.0, logits), -np.logaddexp(0.0, -logits)]
@@ -274,7 +282,10 @@ def _cutpoints(rng, style, batch, size, is_half):
 
 
 def _ordered_log_table(p):
-  """`s(c_z) - s(c_{z-1})`, each difference from the side that keeps digits."""
+  """Returns the logs of `s(c_z) - s(c_{z-1})`.
+
+  Each difference is taken on the side that keeps its digits.
+  """
   d = p['cutpoints'] - p['loc'][..., np.newaxis]
   end = np.full((*d.shape[:-1], 1), np.inf)
   lower, upper = np.concatenate([-end, d], -1), np.concatenate([d, end], -1)
@@ -324,7 +335,7 @@ def _log_choose(n, z):
 
 
 def _coin_logs(p):
-  """`log(success)` and `log(failure)`."""
+  """Returns `log(success)` and `log(failure)`."""
   if 'logits' in p:
     x = p['logits']
     return -np.logaddexp(0.0, -x), -np.logaddexp(0.0, x)
@@ -333,15 +344,15 @@ def _coin_logs(p):
 
 
 def _times(count, log_mass):
-  """`count * log_mass`, where nothing to the power 0 is 1."""
+  """Returns `count * log_mass`, where nothing to the power 0 is 1."""
   with np.errstate(invalid='ignore'):
     return np.where(count == 0.0, 0.0, count * log_mass)
 
 
 def _coin_scores(p, successes, failures):
-  """Derivative of `successes log p + failures log(1 - p)`."""
+  """Differentiates `successes log p + failures log(1 - p)`."""
   if 'logits' in p:
-    # Not `1 - expit(x)`, which has no digits left where the coin is certain.
+    # `1 - expit(x)` would have no digits left if the coin is almost certain.
     first = successes * special.expit(-p['logits'])
     second = failures * special.expit(p['logits'])
     return {'logits': (first - second, first + second)}
@@ -490,7 +501,7 @@ def _negative_binomial_parameters(name):
   def parameters(rng, style, batch, size, is_half):
     limit = lambda is_half: 0.8 if is_half else 3.0
     make = {'logits': _coin_logits, 'probs': _coin_probs}[name]
-    # A success probability of 1 never ends.
+    # With a success probability of 1, a draw would never end.
     options = {'high': 0.5} if name == 'probs' else {}
     coin = make(limit, **options)(rng, style, batch, size, is_half)
     count = np.exp(rng.normal(size=batch))
@@ -553,7 +564,7 @@ def _geometric_family(name):
   limit = lambda is_half: 0.8 if is_half else 3.0
   parameters = {
     'logits': _coin_logits(limit),
-    # A success probability of 0 never ends.
+    # With a success probability of 0, a draw would never end.
     'probs': _coin_probs(limit, low=0.5),
   }[name]
   return Family(
@@ -585,7 +596,7 @@ def _zipf_log_mass(p, z, settings):
 
 
 def _mean_of_log(s, num_terms=2000):
-  """`E[log z] = -zeta'(s) / zeta(s)`: a long sum, and Euler-Maclaurin."""
+  """Returns `E[log z] = -zeta'(s) / zeta(s)`: a sum, then Euler-Maclaurin."""
   n = np.arange(1.0, num_terms)
   s = np.asarray(s)[..., np.newaxis]
   total = np.sum(np.log(n) * n**-s, axis=-1)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the estimate of a fuzz problem must be, by brute force in numpy.
+"""Computes the right estimate of a fuzz problem by brute force in NumPy.
 
-Everything is flat inside: `[m, rows, sites]` for values, `[m, rows]` for their
-weights. A base value is an index into the outcomes of a `FiniteDiscrete`, the
-position of the one of a one-hot vector, and the value itself otherwise.
+Inside, all arrays are flat: values have shape `[m, rows, sites]` and weights
+`[m, rows]`. The base value of a `FiniteDiscrete` is an index into its outcomes,
+that of a one-hot vector is the position of its 1, and otherwise the base value
+is the value itself.
 """
 
 import itertools
@@ -17,7 +18,7 @@ from fuzz_families import FAMILIES, outcomes_of
 from fuzz_problems import LEAVE_ONE_OUT, layout_of, numbers_of
 import reference
 
-# The most joint values of a row that are listed one by one.
+# At most this many joint values of a row are listed one by one.
 MOST_LISTED = 5000
 
 
@@ -27,8 +28,8 @@ class Listed(NamedTuple):
   Attributes:
     codes: Array of shape `[n, sites]`, base values.
     log_masses: Array of shape `[n]`.
-    is_complete: Whether all values with mass are listed, but for `beyond`.
-    beyond: The mass of what is not listed, where `is_complete`.
+    is_complete: Whether all values with mass are listed, except for `beyond`.
+    beyond: The mass of the values that are not listed, if `is_complete`.
   """
 
   codes: np.ndarray
@@ -38,7 +39,7 @@ class Listed(NamedTuple):
 
 
 class Oracle:
-  """The distribution of a problem."""
+  """Represents the distribution of a problem."""
 
   def __init__(self, problem):
     self.problem = problem
@@ -63,7 +64,7 @@ class Oracle:
       self.shift = flat[np.reshape(self.layout.shifts, shape)]
 
   def decode(self, values):
-    """Base values of values, `[m] + batch + sites (+ [K])`; NaN if none."""
+    """Returns base values of `[m] + batch + sites (+ [K])`; NaN if none."""
     values = np.asarray(values).astype(np.float64)
     if self.family.vectors is not None:
       vectors, numbers = self.family.vectors(self.numbers.settings)
@@ -78,19 +79,20 @@ class Oracle:
       index = np.argmin(distance, axis=-1)
       codes = np.where(np.min(distance, axis=-1) < 1e-3, index, np.nan)
     elif self.layout.shifts is not None:
-      # A fractional shift rounds: the sum minus the shift is near an integer.
+      # A fractional shift causes rounding: the sum minus the shift is only near
+      # an integer.
       index = np.round(codes)
       codes = np.where(np.abs(codes - index) < 1e-3, index, np.nan)
     return codes
 
   def numbers_at(self, codes):
-    """The values as numbers, `[m, rows, sites]`."""
+    """Returns the values as numbers, `[m, rows, sites]`."""
     if 'FiniteDiscrete' in self.problem.family:
       codes = outcomes_of(self.problem.size)[np.round(codes).astype(int)]
     return codes + self.shift
 
   def encode(self, codes):
-    """The inverse of `decode`: values as the distribution has them."""
+    """Inverts `decode`: returns values as the distribution represents them."""
     values = np.reshape(
       self.numbers_at(codes),
       (len(codes), *self.layout.batch, *self.layout.sites),
@@ -107,11 +109,11 @@ class Oracle:
     return np.where(is_nan, -np.inf, log_mass)
 
   def log_mass(self, codes):
-    """`log q`, `[m, rows]`; `-inf` where a value is impossible."""
+    """Returns `log q`, `[m, rows]`; `-inf` if a value is impossible."""
     return np.sum(self.site_log_mass(codes), axis=-1)
 
   def listed(self, row, num_best):
-    """Returns `Listed` of a row, in which at least `num_best` are right."""
+    """Returns a `Listed` of a row, whose first `num_best` values are right."""
     support = self.family.support(self.numbers.settings).astype(float)
     shape = (len(support), self.num_rows, self.num_sites)
     codes = np.broadcast_to(support[:, np.newaxis, np.newaxis], shape)
@@ -133,7 +135,10 @@ class Oracle:
   # The integrand.
 
   def f(self, codes):
-    """`f` without offset, its derivatives by the penalty and by each site."""
+    """Returns `f` without offset, and its derivatives.
+
+    The derivatives are w.r.t. the penalty and w.r.t. each site.
+    """
     values = self.numbers_at(codes)
     slopes = np.ravel(self.numbers.slopes)
     penalty = self.numbers.penalty
@@ -148,7 +153,7 @@ class Oracle:
     return np.sum(norms, axis=-1)
 
   def gradients(self, coefficients, codes):
-    """Sums of `coefficients * score`, and of absolute values.
+    """Returns sums of `coefficients * score`, and of their absolute values.
 
     Args:
       coefficients: Array of shape `[m, rows]`.
@@ -169,14 +174,14 @@ class Oracle:
       sums = []
       for factor, x in zip((c, np.abs(c)), pair):
         total = np.zeros_like(self.base[name])
-        # Where several sites share a row, their scores add up.
+        # If several sites share a row, their scores add up.
         np.add.at(total, self.rows, np.sum(factor * x, axis=0))
         sums.append(np.reshape(total, self.numbers.parameters[name].shape))
       result[name] = tuple(sums)
     return result
 
   def shift_gradient(self, coefficients, by_site):
-    """Sum of `coefficients * df/dz`, of the shape of the shift."""
+    """Returns the sum of `coefficients * df/dz` in the shape of the shift."""
     total = np.zeros(math.prod(self.layout.shift_shape))
     index = np.reshape(self.layout.shifts, self.rows.shape)
     np.add.at(
@@ -194,11 +199,11 @@ class Row(NamedTuple):
   Attributes:
     weights: Array of shape `[m]`.
     f: Array of shape `[m]`.
-    num_summed: How many atoms come first that are summed.
+    num_summed: How many of the atoms are summed; these come first.
     extra_f: Array of shape `[n]`, `f` at the further draws.
     norm: Array of shape `[m]`, norms of the scores.
-    others: `None`, or an array `[M, M]`: without replacement, the weights with
-      which a draw averages over all draws.
+    others: `None`, or an array `[M, M]`: if draws are without replacement, the
+      weights with which a draw averages over all draws.
   """
 
   weights: np.ndarray
@@ -210,7 +215,7 @@ class Row(NamedTuple):
 
 
 def _mean_of_others(row, x, j):
-  """What the other draws say of `x` to draw `j`."""
+  """Returns the average of `x` that draw `j` gets from the other draws."""
   draws = list(x[row.num_summed :])
   if row.others is not None:
     return float(np.dot(row.others[j], draws))
@@ -251,7 +256,7 @@ def _optimal(row, j):
 
 
 def levels(baseline, row):
-  """What the baseline subtracts from each atom of a row, `[m]`."""
+  """Returns what the baseline subtracts from each atom of a row, `[m]`."""
   num_atoms = len(row.weights)
   if baseline in ('none', 'constant'):
     return np.full(num_atoms, 1.5 if baseline == 'constant' else 0.0)
@@ -269,12 +274,12 @@ def levels(baseline, row):
 
 
 def shares_without_replacement(masses, beyond):
-  """Weights of draws without replacement.
+  """Returns the weights of draws without replacement.
 
   Args:
-    masses: Array of shape `[M]`, masses given the rest of the distinct draws; 0
-      where nothing was left to draw.
-    beyond: Mass, given the rest, of what was not drawn.
+    masses: Array of shape `[M]`, masses of the distinct draws given the rest; 0
+      if nothing was left to draw.
+    beyond: Mass of the values that were not drawn, given the rest.
 
   Returns:
     shares: Array of shape `[M]`.
@@ -286,13 +291,14 @@ def shares_without_replacement(masses, beyond):
     p = masses[drawn]
     first, second = reference.first_and_second(list(p), beyond)
     shares[drawn] = first
-    # A draw was first with probability `p`; else it is not among the others.
+    # With probability `p`, a draw came first; otherwise it is not among the
+    # others.
     pairs = np.diag(p) + (1.0 - p)[:, np.newaxis] * second
     others[np.ix_(drawn, drawn)] = pairs
   return shares, others
 
 
 def log_sum(log_masses, beyond=0.0):
-  """`log(sum(exp(log_masses)) + beyond)`."""
+  """Returns `log(sum(exp(log_masses)) + beyond)`."""
   with np.errstate(divide='ignore'):
     return float(special.logsumexp(np.append(log_masses, np.log(beyond))))

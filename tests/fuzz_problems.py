@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A random problem as plain data: how it is made, repaired and simplified."""
+"""Random problems as plain data: how they are made, repaired and simplified."""
 
 import dataclasses
 import json
@@ -25,10 +25,10 @@ NEED_SECOND = (*LEAVE_ONE_OUT, 'optimal')
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-  """What is estimated, and how.
+  """A problem: the quantity to estimate, and the estimator.
 
-  The numbers of the distribution are drawn from `seed`; all that decides their
-  shapes and sizes is here, so that a problem can be simplified.
+  The numbers of the distribution are drawn from `seed`. Everything that decides
+  their shapes and sizes is stored here, so that a problem can be simplified.
 
   Attributes:
     seed: Seed of the numbers.
@@ -38,18 +38,19 @@ class Problem:
     size: Number of values of a table, or the largest total count plus one.
     dtype: Dtype of the parameters.
     batch: Batch shape of the innermost distribution.
-    wrappers: Pairs `(name, how)`, the innermost first.
+    wrappers: Pairs `(name, how)`, starting with the innermost wrapper.
     design: 'draws', 'top_k', 'budget', 'given' or 'exact'.
-    num_summed: The number of summed values, or of given ones.
+    num_summed: The number of summed values, or of given values in the design
+      'given'.
     num_samples: The number of draws.
     budget: The number of evaluations of the design 'budget'.
     sampler: 'iid', 'stratified' or 'without'.
     baseline: 'none', 'constant', 'independent', 'unshared', 'mixed', 'rest',
       'all' or 'optimal'.
-    f_dtype: Dtype of what `f` returns.
+    f_dtype: Dtype of the values of `f`.
     offset: A number added to `f`.
-    elsewhere: What `f` is multiplied by at impossible values, as text.
-    checks: Checks on top of the usual ones: 'outcomes', 'graph', 'xla',
+    elsewhere: The factor of `f` at impossible values, as text.
+    checks: Checks in addition to the usual ones: 'outcomes', 'graph', 'xla',
       'lattice'.
   """
 
@@ -86,14 +87,15 @@ class Problem:
 
 
 class Layout(NamedTuple):
-  """Which number of the innermost distribution a site of the outermost is.
+  """Maps each site of the outermost distribution to numbers of the innermost.
 
   Attributes:
     rows: Integer array, `batch_shape + site_shape`: the row of the innermost
       distribution, flattened.
-    shifts: `None`, or an array of that shape: the number of its shift.
+    shifts: `None`, or an array of the same shape: the index of the site's
+      shift.
     batch_rank: The rank of `batch_shape`.
-    shift_shape: The shape of the shift, `None` where there is none.
+    shift_shape: The shape of the shift, or `None` if there is none.
   """
 
   rows: np.ndarray
@@ -111,7 +113,7 @@ class Layout(NamedTuple):
 
 
 def reshaped_batch(batch, how):
-  """The batch shape that a `BatchReshape` makes."""
+  """Returns the batch shape that a `BatchReshape` makes."""
   if how == 'flat':
     return (math.prod(batch),)
   if how == 'one':
@@ -120,15 +122,15 @@ def reshaped_batch(batch, how):
 
 
 def broadcast_batch(batch, how):
-  """The batch shape that a `BatchBroadcast` makes."""
+  """Returns the batch shape that a `BatchBroadcast` makes."""
   if how == 'front':
     return (2, *batch)
-  # An entry is a Tensor where it is not known while tracing.
+  # An entry is a Tensor if it is not known while tracing.
   return tuple(3 if isinstance(n, int) and n == 1 else n for n in batch)
 
 
 def _wrapped(layout, name, how):
-  """The layout of a wrapper around a distribution."""
+  """Returns the layout of a wrapper around a distribution."""
   rows, rank, batch, sites = (
     layout.rows,
     layout.batch_rank,
@@ -164,7 +166,7 @@ def _wrapped(layout, name, how):
 
 
 def layout_of(problem):
-  """Returns the `Layout`; raises `ValueError` where the wrappers do not fit."""
+  """Returns the `Layout`; raises a `ValueError` if the wrappers do not fit."""
   batch = problem.batch
   rows = np.reshape(np.arange(math.prod(batch)), batch)
   layout = Layout(rows, None, len(batch), None)
@@ -189,7 +191,7 @@ def layout_of(problem):
 
 
 class Numbers(NamedTuple):
-  """The numbers of a problem, rounded to its dtype.
+  """Holds the numbers of a problem, rounded to its dtype.
 
   Attributes:
     parameters: Dictionary of arrays in the dtype of the problem.
@@ -220,7 +222,7 @@ def numbers_of(problem, layout):
     rng, problem.style, problem.batch, problem.size, is_half
   )
   if 'probs' in parameters:
-    # Gradients of a smaller probability pass through numbers that underflow.
+    # Gradients of smaller probabilities pass through numbers that underflow.
     is_wide = problem.dtype == 'float64'
     least = 1e8 * np.finfo(np.float64 if is_wide else np.float32).tiny
     probs = parameters['probs']
@@ -233,7 +235,7 @@ def numbers_of(problem, layout):
     largest = 3 if is_half else 40
     shift = rng.integers(-largest, largest + 1, layout.shift_shape)
     if not (is_half or family.is_integer):
-      # Half of the problems have a shift that rounds.
+      # In half of the problems, the shift causes rounding.
       shift = shift + 0.3 * (problem.seed % 2)
     shift = np.asarray(shift).astype(np.int32 if family.is_integer else dtype)
   return Numbers(
@@ -247,13 +249,13 @@ def numbers_of(problem, layout):
 
 
 def _total_counts(problem, layout, rng):
-  """Total counts of the base rows, and of each site, where there are any."""
+  """Returns the total counts of the base rows and of each site, if any."""
   if 'Binomial' not in problem.family or 'Negative' in problem.family:
     return None, None
   counts = np.array(problem.size - 1)
   num_rows = math.prod(problem.batch)
   if num_rows > 1 and problem.style in ('plain', 'impossible'):
-    # The rows differ; the largest count is that of the first.
+    # The rows differ; the first row has the largest count.
     counts = rng.integers(0, problem.size, num_rows)
     counts[0] = problem.size - 1
     counts = np.reshape(counts, problem.batch)
@@ -262,11 +264,11 @@ def _total_counts(problem, layout, rng):
   return counts, np.reshape(of_rows[layout.rows], shape)
 
 
-# The distribution and the estimator of TFP and this library.
+# TFP's distribution and this library's estimator.
 
 
 def _batch_list(q):
-  """The batch shape, with scalar Tensors where it is not known."""
+  """Returns the batch shape, with scalar Tensors for unknown sizes."""
   if q.batch_shape.is_fully_defined():
     return q.batch_shape.as_list()
   return [
@@ -283,7 +285,7 @@ def _wrap(q, name, how, shift, num_copied):
     name: Name of the wrapper.
     how: As in `Problem.wrappers`.
     shift: The shift, a Tensor.
-    num_copied: Number of batch dimensions in front that are no part of the
+    num_copied: Number of leading batch dimensions that do not belong to the
       problem; the wrapper leaves them alone.
 
   Returns:
@@ -361,7 +363,7 @@ def estimator_of(problem, given=None):
 
 
 def num_values_of(problem, layout):
-  """The number of joint values, `None` where it is infinite."""
+  """Returns the number of joint values, or `None` if it is infinite."""
   family = FAMILIES[problem.family]
   if family.tail is not None:
     return None
@@ -369,16 +371,18 @@ def num_values_of(problem, layout):
 
 
 def repair(problem):
-  """Returns the nearest problem that the library accepts.
+  """Returns the nearest problem that the library supports.
 
   Raises:
     ValueError: The wrappers do not fit.
   """
   layout = layout_of(problem)
   if problem.family == 'Zipf' and problem.dtype in HALF:
-    problem = problem.replace(dtype='float32')  # TFP refuses half precision
+    # TFP does not support half precision here.
+    problem = problem.replace(dtype='float32')
   if 'Finite' in problem.family and problem.dtype == 'bfloat16':
-    problem = problem.replace(dtype='float16')  # TFP refuses bfloat16
+    # TFP does not support bfloat16 here.
+    problem = problem.replace(dtype='float16')
   changes = {}
   if 'Chain' in problem.family:
     num_steps = num_steps_of(problem.family)
@@ -386,7 +390,7 @@ def repair(problem):
   if 'OrderedLogistic' in problem.family or 'Finite' in problem.family:
     changes['size'] = max(problem.size, 2)
   if problem.dtype in HALF:
-    # Larger values are not representable.
+    # Larger values cannot be represented.
     changes['size'] = min(changes.get('size', problem.size), 40)
   if problem.f_dtype in HALF:
     if problem.dtype not in HALF or problem.baseline == 'optimal':
@@ -394,7 +398,8 @@ def repair(problem):
     else:
       changes['offset'] = min(problem.offset, 100.0)
   if problem.dtype == 'float16':
-    changes['offset'] = min(problem.offset, 100.0)  # gradients overflow
+    # Otherwise gradients would overflow.
+    changes['offset'] = min(problem.offset, 100.0)
   problem = problem.replace(**changes)
   return _repair_design(problem, num_values_of(problem, layout))
 
@@ -419,12 +424,12 @@ def _repair_design(problem, num_values):
   if design == 'given':
     num_summed = max(num_summed, 1)
   if most > 2**16 and _is_copied(problem):
-    # Each copy would exclude other values; the library refuses that.
+    # Each copy would exclude other values, which the library does not support.
     sampler = 'iid' if sampler == 'without' else sampler
     design = 'top_k' if design == 'given' else design
   num_samples, budget = problem.num_samples, problem.budget
   if sampler == 'without' and num_summed + num_samples > most:
-    # All values summed need no draws.
+    # If all values are summed, no draws are needed.
     num_samples = max(most - num_summed, 1)
     if num_summed + num_samples > most:
       sampler = 'iid'
@@ -486,7 +491,7 @@ def _pick(rng, options):
 
 
 def _random_wrappers(rng, problem):
-  """Adds wrappers that fit, one at a time."""
+  """Adds fitting wrappers, one at a time."""
   for _ in range(_pick(rng, (0, 0, 1, 1, 1, 2, 2, 3))):
     longer = problem.replace(wrappers=(*problem.wrappers, _pick(rng, WRAPPERS)))
     try:
@@ -503,7 +508,7 @@ def _random_checks(rng):
 
 
 def random_problem(seed):
-  """Returns the problem of a seed."""
+  """Returns the problem of the given seed."""
   rng = np.random.default_rng([seed, 0])
   dtype = _pick(
     rng, ('float64',) * 5 + ('float32',) * 4 + ('bfloat16', 'float16')
@@ -514,7 +519,7 @@ def random_problem(seed):
     seed=seed,
     family=family,
     style=_pick(rng, STYLES),
-    # A count of 300 takes a wider dtype than float16.
+    # A count of 300 requires a wider dtype than float16.
     size=min(size, 40) if 'Binomial' in family else size,
     dtype=dtype,
     batch=_pick(rng, BATCHES),
@@ -543,7 +548,7 @@ def random_problem(seed):
     checks=_random_checks(rng),
   )
   if 'outcomes' in problem.checks:
-    # Few enough to list, and precise enough to compare.
+    # The outcomes are few enough to list, and precise enough to compare.
     problem = problem.replace(
       size=min(problem.size, 4),
       dtype='float64',
@@ -554,7 +559,7 @@ def random_problem(seed):
 
 
 def simpler(problem):
-  """Yields problems that are simpler in one respect."""
+  """Yields problems that are simpler than `problem` in one respect."""
   for i in range(len(problem.wrappers)):
     yield problem.replace(
       wrappers=problem.wrappers[:i] + problem.wrappers[i + 1 :]

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which operations a function is made of, and whether a GPU has them."""
+"""Lists the operations of a function, and checks that a GPU has them."""
 
 import tensorflow as tf
 from tensorflow.python.framework import kernels
 
 
 def operations(function, *args):
-  """The kinds of operations in the graph of a function and in its parts."""
+  """Returns the kinds of operations in a function's graph and its parts."""
   graph = tf.function(function).get_concrete_function(*args).graph
   graph = graph.as_graph_def()
   parts = [graph.node, *(f.node_def for f in graph.library.function)]
@@ -14,11 +14,12 @@ def operations(function, *args):
 
 
 def assert_all_run_on_a_gpu(kinds):
-  """Without one at hand: the wheel has the kernels registered."""
+  """Checks that the wheel has GPU kernels registered, without needing a GPU."""
   assert not kinds & {'PyFunc', 'EagerPyFunc', 'PyFuncStateless'}
   for kind in kinds:
     devices = {
       kernel.device_type
       for kernel in kernels.get_registered_kernels_for_op(kind).kernel
     }
-    assert devices & {'GPU', 'DEFAULT'}, kind  # the latter is every device
+    # 'DEFAULT' stands for every device.
+    assert devices & {'GPU', 'DEFAULT'}, kind

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The private parts of `tfp_rb` that tests use, under plain names.
 
-A test imports what is not public from here and nowhere else, so that only this
-file changes when a module of the package moves.
+A test imports private names only from here, so that only this file changes when
+a module of the package moves.
 """
 
 import tensorflow as tf
@@ -96,7 +96,7 @@ deserialize, serialize = config.deserialize, config.serialize
 
 
 def find_partition(distribution, num_summed):
-  """As `tfp_rb.partition`, but with fewer values where there are fewer."""
+  """Works like `tfp_rb.partition`, but sums fewer values if there are fewer."""
   return partition_of(distribution).best(num_summed)
 
 
@@ -107,17 +107,17 @@ def exclude(distribution, partition, values):
 
 
 def draw_atoms(distribution, num_draws, seed):
-  """Returns `Atoms` of independent draws."""
+  """Returns the `Atoms` of independent draws."""
   return draw(whole_of(distribution), num_draws, seed)
 
 
 def relaxation_of(distribution):
-  """The relaxed form of a distribution."""
+  """Returns the relaxed form of a distribution."""
   return partition_of(distribution).relaxation()
 
 
 class _WithDraws:
-  """A partition whose draws functions make."""
+  """A partition whose draws come from given functions."""
 
   def __init__(self, inner, draw, from_uniforms):
     self._inner = inner
@@ -147,7 +147,7 @@ class _WithDraws:
 
 
 class WithDraws(tfp_rb.GradientEstimator):
-  """An estimator whose draws a function makes: `(partition, num_draws)`."""
+  """An estimator with draws from a function of `(partition, num_draws)`."""
 
   def __init__(self, estimator, draw):
     super().__init__(num_samples=estimator.num_samples)
@@ -164,14 +164,15 @@ class WithDraws(tfp_rb.GradientEstimator):
 def estimate_with_draws(
   f, distribution, estimator, draw=None, from_uniforms=None, seed=(0, 0)
 ):
-  """As `expectation`, with draws that functions make.
+  """Works like `expectation`, with draws from the given functions.
 
   Args:
     f: Callable of atoms.
     distribution: A discrete distribution with a partition.
     estimator: A `GradientEstimator`.
-    draw: Callable `(partition, num_draws)` in place of `draw_rest`.
-    from_uniforms: Callable `(partition, u)` in place of `rest_from_uniforms`.
+    draw: Callable of `(partition, num_draws)` that replaces `draw_rest`.
+    from_uniforms: Callable of `(partition, u)` that replaces
+      `rest_from_uniforms`.
     seed: Stateless seed.
 
   Returns:
@@ -184,14 +185,14 @@ def estimate_with_draws(
 
 
 def copy_registry(monkeypatch):
-  """Lets a test register partitions that are forgotten after it."""
+  """Lets a test register partitions that are forgotten when it ends."""
   monkeypatch.setattr(registry, '_REGISTRY', dict(registry._REGISTRY))
 
 
 def registered_partitions():
-  """The classes of distributions whose partitions are in the package.
+  """Returns the distributions whose partitions the package registers.
 
-  Parts of joint distributions, registered by `vi`, are not among them.
+  Excludes the parts of joint distributions, which `vi` registers.
   """
   return {
     kind
@@ -202,7 +203,7 @@ def registered_partitions():
 
 
 def registered_classes():
-  """The classes that a config can name, by their registered names."""
+  """Returns the classes that a config can name, by their registered names."""
   return dict(config.REGISTRY)
 
 
@@ -211,7 +212,7 @@ def patch_bits(monkeypatch, function):
 
 
 def patch_num_pilot_draws(monkeypatch, number):
-  """Sets from how many draws of the model a surrogate is initialised."""
+  """Sets the number of draws of the model that initialize a surrogate."""
   monkeypatch.setattr(_build, '_NUM_DRAWS', number)
 
 
@@ -220,34 +221,34 @@ def patch_timeout(monkeypatch, seconds):
 
 
 def patch_step_seed(model, function):
-  """Makes a model draw with the seed `function(step)` in training."""
+  """Makes a model draw with the seed `function(step)` during training."""
   model._seed = function
 
 
 def seed_of_evaluation(model, batch):
-  """The seed with which a model evaluates a batch."""
+  """Returns the seed with which a model evaluates a batch."""
   return model._test_seed(batch)
 
 
 def pooled_cells(distribution, estimator):
-  """What the rows of a distribution offer a pool."""
+  """Returns the cells that the rows of a distribution offer to a pool."""
   return estimator._candidates(whole_of(distribution)).cells
 
 
 def pooled_outcomes(distribution, estimator, most_outcomes=100_000):
-  """Pairs of the uniforms of an outcome of a pool, and of its probability."""
+  """Yields pairs: uniforms of an outcome of a pool, and its probability."""
   found = estimator.outcomes(whole_of(distribution), most_outcomes)
   return list(zip(*found, strict=True))
 
 
 def pooled_sample(distribution, estimator, u, seed=(0, 0)):
-  """The `Atoms` of a pooled estimator, given the uniforms of its inclusion."""
+  """Returns the `Atoms` of a pooled estimator, given inclusion uniforms."""
   u = tf.convert_to_tensor(u, tf.float64)
   return estimator.atoms_at(whole_of(distribution), u, tf.constant(seed))
 
 
 def pooled_estimate(f, distribution, estimator, u):
-  """As `expectation`, given the uniforms of the inclusion."""
+  """Works like `expectation`, given the uniforms of the inclusion."""
   atoms = pooled_sample(distribution, estimator, u)
   integrand = estimator.integrand(f, atoms)
   seed = tf.constant([0, 0])

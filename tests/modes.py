@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A function as users run it: eagerly, as a graph, and compiled by XLA."""
+"""Runs a function as users do: eagerly, as a graph, and compiled by XLA."""
 
 import re
 
@@ -8,14 +8,14 @@ import tensorflow as tf
 
 
 def modes_of(function, *args):
-  """`{'eager': ..., 'graph': ..., 'xla': ...}`, callables of such arguments.
+  """Returns callables: `{'eager': ..., 'graph': ..., 'xla': ...}`.
 
-  XLA compiles the graph that is there: tracing twice would take half the time
-  of a test.
+  XLA compiles the graph that already exists, because tracing twice would take
+  half the time of a test.
 
   Args:
     function: Callable.
-    *args: `Tensor`s, of the shapes and dtypes of those to come.
+    *args: `Tensor`s with the shapes and dtypes of the later arguments.
 
   Returns:
     modes: Dictionary of callables.
@@ -29,7 +29,7 @@ def modes_of(function, *args):
 
 
 def largest_array(function, *args):
-  """Number of elements of the largest array in the compiled program."""
+  """Returns the number of elements of the compiled program's largest array."""
   program = function.experimental_get_compiler_ir(*args)(stage='optimized_hlo')
   shapes = re.findall(r'\b[a-z]+[0-9]+\[([0-9,]+)\]', program)
   return max(np.prod([int(n) for n in shape.split(',')]) for shape in shapes)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs Python code in a process of its own."""
+"""Runs Python code in a separate process."""
 
 import pathlib
 import subprocess
@@ -7,7 +7,7 @@ import sys
 
 
 def run(code, timeout=300):
-  """Returns what the code prints; fails if it fails.
+  """Returns what the code prints; fails if the code fails.
 
   Args:
     code: Python `str`, which may import the helpers of the tests.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A naive oracle: numpy loops over every value, and nothing of `tfp_rb`.
+"""A naive oracle: NumPy loops over every value, without using `tfp_rb`.
 
-A distribution is a table, a list of pairs `(value, probability)`. Everything
-is analytic in the parameters, so that complex ones may be passed and
+A distribution is a table: a list of pairs `(value, probability)`. Every
+function is analytic in the parameters. They may therefore be complex, so that
 `complex_step_gradient` differentiates to machine precision.
 """
 
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-# Tables of the families, one row of a batch each.
+# Tables of the families, each for one row of a batch.
 
 
 def sigmoid(x):
@@ -20,7 +20,7 @@ def sigmoid(x):
 
 
 def softmax(logits):
-  """Probabilities of moderate logits, which may be complex or `-inf`."""
+  """Returns the softmax of moderate logits, which may be complex or `-inf`."""
   masses = np.exp(logits)
   return masses / np.sum(masses)
 
@@ -55,7 +55,7 @@ def binomial(total_count, logit):
 
 
 def beta_binomial(total_count, concentration1, concentration0):
-  """The urn of Polya, so that no special function is needed."""
+  """Uses the urn of Polya, so that no special function is needed."""
   n = int(total_count)
 
   def rising(x, m):
@@ -78,7 +78,7 @@ def shifted(table, shift):
 
 
 def product(tables):
-  """Independent sites; values are stacked along a new first axis."""
+  """Combines independent sites; values are stacked along a new first axis."""
   return [
     (np.array([z for z, _ in pairs]), np.prod([p for _, p in pairs]))
     for pairs in itertools.product(*tables)
@@ -86,12 +86,12 @@ def product(tables):
 
 
 def chain(initial_logits, transition_logits):
-  """Paths of a Markov chain, in lexicographic order.
+  """Lists the paths of a Markov chain in lexicographic order.
 
   Args:
     initial_logits: Array of shape `[K]`.
-    transition_logits: Array of shape `[T - 1, K, K]`; a row of `-inf` ends all
-      paths through its state.
+    transition_logits: Array of shape `[T - 1, K, K]`; no path leaves a state
+      whose row is `-inf`.
 
   Returns:
     table: List of pairs `(path, probability)`.
@@ -121,7 +121,7 @@ def _steps(path):
 
 
 def sum_along(path, unary, pairwise):
-  """The sum of the terms of states and transitions along a path."""
+  """Returns the sum of the terms of states and transitions along a path."""
   return sum(unary[t][z] for t, z in enumerate(path)) + sum(
     pairwise[t][i][j] for t, (i, j) in enumerate(_steps(path))
   )
@@ -135,10 +135,11 @@ def expectation(table, f):
 
 
 def complex_step_gradient(function, arrays):
-  """Gradient of a real analytic function, without cancellation.
+  """Differentiates a real analytic function without cancellation.
 
   Args:
-    function: Callable, arrays to a number; it must accept complex arrays.
+    function: Callable that maps arrays to a number; it must accept complex
+      arrays.
     arrays: List of real arrays.
 
   Returns:
@@ -156,12 +157,14 @@ def complex_step_gradient(function, arrays):
 
 
 def softmax_scores(logits):
-  """Gradients of `log q(z)` by the logits, one row for each value."""
+  """Returns gradients of `log q(z)` w.r.t. the logits, one row per value."""
   return np.eye(len(logits)) - softmax(logits)
 
 
 def softmax_gradient(logits, f, df):
-  """Gradient of `sum_z q(z) f(z)` by the logits, in closed form.
+  """Returns the gradient of `sum_z q(z) f(z)` w.r.t. the logits.
+
+  The gradient is in closed form.
 
   Args:
     logits: Array of shape `[K]`.
@@ -176,7 +179,9 @@ def softmax_gradient(logits, f, df):
 
 
 def softmax_hessian(logits, f, df, d2f):
-  """Hessian of `sum_z q(z) f(z)` by the logits, in closed form.
+  """Returns the Hessian of `sum_z q(z) f(z)` w.r.t. the logits.
+
+  The Hessian is in closed form.
 
   Args:
     logits: Array of shape `[K]`.
@@ -197,11 +202,11 @@ def softmax_hessian(logits, f, df, d2f):
   return hessian
 
 
-# The Rao-Blackwellized estimator, all tuples of draws in turn.
+# The Rao-Blackwellized estimator, with a loop over all tuples of draws.
 
 
 class Problem(NamedTuple):
-  """One row: values are numbered `0, ..., K - 1`.
+  """One row of a problem; its values are numbered `0, ..., K - 1`.
 
   Attributes:
     q: Array of shape `[K]`, probabilities.
@@ -216,7 +221,7 @@ class Problem(NamedTuple):
   df: np.ndarray
 
   def most_probable(self, num_summed):
-    """The best values and the others, ties by the lowest number."""
+    """Returns the best values and the others; ties go to the lowest number."""
     order = sorted(range(len(self.q)), key=lambda z: (-self.q[z], z))
     return order[:num_summed], order[num_summed:]
 
@@ -315,7 +320,7 @@ class Moments(NamedTuple):
 
 
 def rao_blackwellized_moments(problem, num_summed, num_draws, baseline):
-  """Moments of the estimate, by looping over all tuples of draws.
+  """Returns the moments of the estimate by looping over all tuples of draws.
 
   Args:
     problem: A `Problem`.
@@ -351,7 +356,7 @@ def rao_blackwellized_moments(problem, num_summed, num_draws, baseline):
 
 
 def conditional_variance(problem, values, level=0.0):
-  """Total variance of `g(z)` given that `z` is one of `values`."""
+  """Returns the total variance of `g(z)` given that `z` is one of `values`."""
   mass = sum(problem.q[z] for z in values)
   if not mass:
     return 0.0
@@ -362,15 +367,15 @@ def conditional_variance(problem, values, level=0.0):
 
 
 def best_split(q, budget):
-  """How many atoms Proposition 2 sums, by trying every number.
+  """Returns how many atoms Proposition 2 sums, by trying every number.
 
   Args:
     q: Array of probabilities.
     budget: Python `int` `N`.
 
   Returns:
-    num_summed: `N` where nothing is left then, otherwise the `k < N` of the
-      least `q(rest) / (N - k)`.
+    num_summed: `N` if summing `N` atoms leaves nothing; otherwise the `k < N`
+      with the smallest `q(rest) / (N - k)`.
   """
   ordered = sorted(q, reverse=True)
   if sum(ordered[budget:]) == 0.0:
@@ -387,14 +392,14 @@ def best_split(q, budget):
 
 
 def reinmax_gradient(logits, df, temperature):
-  """Expected gradient of ReinMax by the logits of a single site.
+  """Returns the expected ReinMax gradient w.r.t. the logits of a single site.
 
-  Algorithm 2 of Liu et al. (2023) line by line, for every atom in turn.
+  Follows Algorithm 2 of Liu et al. (2023) line by line, for every atom in turn.
 
   Args:
     logits: Array of shape `[K]`.
-    df: Array of shape `[K, K]`, the gradient of `f` by the one-hot vector at
-      each of the `K` vectors.
+    df: Array of shape `[K, K]`, the gradient of `f` w.r.t. the one-hot vector
+      at each of the `K` vectors.
     temperature: Python `float`.
 
   Returns:
@@ -416,29 +421,30 @@ def reinmax_gradient(logits, df, temperature):
 
 
 def mean_slope_of_relaxed_bernoulli(logit, temperature):
-  """Mean derivative of `sigmoid((logit + logistic) / temperature)`.
+  """Returns the mean derivative of `sigmoid((logit + logistic) / temperature)`.
 
   Args:
     logit: Python `float`.
     temperature: Python `float`.
 
   Returns:
-    slope: Python `float`, by the midpoint rule over the quantiles of the noise.
+    slope: Python `float`, computed by the midpoint rule over the quantiles of
+      the noise.
   """
   u = (np.arange(2**20) + 0.5) / 2**20
   x = sigmoid((logit + np.log(u) - np.log1p(-u)) / temperature)
   return np.mean(x * (1.0 - x)) / temperature
 
 
-# Sets that are drawn without replacement, all orders in turn.
+# Sets that are drawn without replacement, with a loop over all orders.
 
 
 def chance_of_order(order, masses, beyond=0.0):
-  """Probability of drawing these values in this order.
+  """Returns the probability of drawing these values in this order.
 
   Args:
     order: Sequence of keys of `masses`, without repeats.
-    masses: Mapping, value to mass; a total of 1 is not needed.
+    masses: Mapping of values to masses, which need not sum to 1.
     beyond: Mass of values that `masses` does not list.
 
   Returns:
@@ -446,14 +452,14 @@ def chance_of_order(order, masses, beyond=0.0):
   """
   left, chance = dict(masses), 1.0
   for value in order:
-    # What is left is added up anew: `1 - sum` would cancel.
+    # The remaining masses are summed again, because `1 - sum` would cancel.
     chance *= left[value] / math.fsum([*left.values(), beyond])
     del left[value]
   return chance
 
 
 def chance_of_set(members, masses, beyond=0.0):
-  """Probability that these values are drawn, in any order."""
+  """Returns the probability that these values are drawn, in any order."""
   return math.fsum(
     chance_of_order(order, masses, beyond)
     for order in itertools.permutations(members)
@@ -461,15 +467,16 @@ def chance_of_set(members, masses, beyond=0.0):
 
 
 def first_and_second(masses, beyond):
-  """Laws of the first and second draw, given the set of all `masses`.
+  """Returns the laws of the first and second draw, given the set of draws.
 
   Args:
-    masses: Sequence of `M` masses, the members of the set.
+    masses: Sequence of `M` masses, one for each member of the set.
     beyond: Mass of the values that are not in the set.
 
   Returns:
     first: Array of shape `[M]`.
-    second: Array of shape `[M, M]`: of the second, a row for each first.
+    second: Array of shape `[M, M]`, the law of the second draw; one row for
+      each first draw.
   """
   size = len(masses)
   table = dict(enumerate(masses))
@@ -487,7 +494,9 @@ def without(table, *gone):
 
 
 def unordered_set_gradient(problem, members):
-  """The policy gradient of Kool, van Hoof & Welling (2020) with baseline.
+  """Returns the gradient of Kool, van Hoof & Welling (2020) with baseline.
+
+  Their policy gradient is
 
   ```none
   sum_s p(s) R(s) (grad log p(s) (f(s) - sum_t p(t) R^{-s}(t) f(t)) + grad f(s))
@@ -520,7 +529,10 @@ def unordered_set_gradient(problem, members):
 
 
 def naive_window(frame, location, window):
-  """The pixels about a location, one by one, and which are in the frame."""
+  """Returns the pixels around a location, and which are in the frame.
+
+  The pixels are read one by one.
+  """
   size = len(frame)
   row, column = divmod(location, size)
   pixels, inside = np.zeros([2, window, window])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of the relaxed estimators share."""
+"""Helpers shared by the tests of the relaxed estimators."""
 
 import functools
 import itertools
@@ -24,7 +24,8 @@ PRODUCTS = ('Independent-OneHotCategorical', 'Independent-Bernoulli', 'Sample')
 
 NUM_SAMPLES = 2
 
-# Every form, both shapes of a batch and both dtypes meet, but not in all ways.
+# Every form, both batch shapes and both dtypes occur, but not in all
+# combinations.
 FORMS = {
   'plain': ('float64', ()),
   'summed': ('float32', (2, 3)),
@@ -51,7 +52,7 @@ def in_form(estimator, form):
 
 
 def estimate(estimator, kind, dtype, batch_shape, seed=SEED):
-  """Value, gradient by the parameter, and the atoms of every call of `f`."""
+  """Returns value, parameter gradient, and the atoms of every call of `f`."""
   row, atoms = zoo.DISTRIBUTIONS[kind], []
   parameter = row.parameter(dtype, batch_shape)
   with tf.GradientTape() as tape:
@@ -74,7 +75,7 @@ def make(name, kind, form='plain'):
 
 @functools.cache
 def result_of(name, kind, form):
-  """The estimate of a form in its dtype and batch shape, made once."""
+  """Returns the estimate of a form in its dtype and batch shape; caches it."""
   return estimate(make(name, kind, form), kind, *FORMS[form])
 
 
@@ -85,7 +86,8 @@ def copy_by_json(estimator):
 
 NUM_DRAWS = 100_000
 
-NUM_LAW_TESTS = 60  # at most, all calls of `assert_standard_gumbel` together
+# All calls of `assert_standard_gumbel` together make at most this many tests.
+NUM_LAW_TESTS = 60
 
 LOGITS = np.array([0.4, 1.2, -0.6, 0.1])
 
@@ -101,10 +103,10 @@ def assert_uniform(cells, num_cells):
 
 
 def four_values(logits):
-  """Nonlinear in the one-hot vector, whatever the four values at its corners.
+  """Returns a problem whose `f` is nonlinear in the one-hot vector.
 
-  The second summand vanishes at the corners, so that only what looks inside
-  the simplex sees it.
+  The second summand vanishes at the corners, so only estimators that evaluate
+  `f` inside the simplex see it. The four values at the corners are arbitrary.
   """
   a = tf.constant([2.0, -1.0, 0.5, 1.5], logits.dtype)
   b = tf.constant([1.0, -2.0, 2.5, 0.5], logits.dtype)
@@ -117,7 +119,7 @@ def four_values(logits):
 
 
 def steep(x):
-  """A control variate that is far from constant, and from any of the `f`."""
+  """Evaluates a control variate that is not nearly constant or near any `f`."""
   size = x.shape[-1]
   position = tf.cast(tf.range(1, size + 1), x.dtype)
   return tf.reduce_sum(tf.sin(2.0 * position * x), axis=-1)
@@ -154,7 +156,7 @@ SITE_LOGITS = {
 
 def gradients_of(estimator, num_rows, problem=four_values, logits=LOGITS,
                  seed=SEED):  # fmt: skip
-  """Values `[n]` and gradients `[n] + shape` of independent estimates."""
+  """Returns independent estimates: values `[n]`, gradients `[n] + shape`."""
   tiled = tf.tile(
     tf.constant(logits)[tf.newaxis], [num_rows] + [1] * np.ndim(logits)
   )
@@ -174,17 +176,17 @@ def exact_gradient(problem=four_values, logits=LOGITS):
 
 
 def mean_and_radius(x):
-  """Mean over rows, and a radius that the error of its norm keeps.
+  """Returns the mean over rows, and a radius that bounds the error of its norm.
 
-  The error of the mean is normal. Its norm exceeds 6 times the root of its
-  mean square with probability below 1e-8.
+  The error of the mean is normal. Its norm exceeds 6 times its root mean square
+  with probability below 1e-8.
   """
   flat = np.reshape(x, [len(x), -1])
   return flat.mean(0), 6.0 * np.sqrt(total_variance(flat) / len(flat))
 
 
 def at_atoms(estimator, seed=SEED, num_rows=5, f=None):
-  """Value, gradient, the atoms that were drawn and what `f` was handed."""
+  """Returns value, gradient, the drawn atoms, and the arguments of `f`."""
   logits = tf.constant(np.tile(LOGITS, [num_rows, 1]))
   problem_f, _ = four_values(logits)
   f, handed = f or problem_f, []

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a script of `examples/` in this process, which has TensorFlow already.
+"""Runs a script of `examples/` in this process, which has loaded TensorFlow.
 
-A process of its own would take 7 seconds to import it. What a script changes,
-flags above all, is put back.
+A separate process would take 7 seconds to import TensorFlow. Everything that a
+script changes, above all flags, is restored.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ EXAMPLES = ROOT / 'examples'
 
 @contextlib.contextmanager
 def no_flags_but_those_of_absl():
-  """The flags of two scripts do not go together."""
+  """Hides the flags of other scripts, which may conflict with new ones."""
   hidden = {
     name: flags.FLAGS[name]
     for name in list(flags.FLAGS)
@@ -44,7 +44,10 @@ def no_flags_but_those_of_absl():
 
 @contextlib.contextmanager
 def as_started(path, *args):
-  """`sys.argv` and `sys.path` as in `python path args`; its environment."""
+  """Sets `sys.argv` and `sys.path` as `python path args` does.
+
+  Restores them and the environment at the end.
+  """
   level = tf.get_logger().level
   with (
     mock.patch.object(sys, 'argv', [str(path), *args]),
@@ -58,14 +61,15 @@ def as_started(path, *args):
 
 
 def run_command(command, *args, in_process=True):
-  """What a command of the README prints, with flags that shorten it.
+  """Returns what a command of the README prints, given flags that shorten it.
 
-  `test_readme.py` looks for the commands of the README in calls of this.
+  `test_readme.py` searches the calls of this function for the commands of the
+  README.
 
   Args:
-    command: Python `str`, as it stands there.
+    command: Python `str`, exactly as in the README.
     *args: Further Python `str`s of the command line.
-    in_process: Python `bool`; else in a process of its own.
+    in_process: Python `bool`; if false, the command runs in a separate process.
 
   Returns:
     printed: Python `str`.
@@ -79,7 +83,7 @@ def run_command(command, *args, in_process=True):
 
 
 def run(script, *args):
-  """What `python examples/script args` prints.
+  """Returns what `python examples/script args` prints.
 
   Args:
     script: Python `str`, the path below `examples/`.

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Seeded computations of the library, to be repeated elsewhere.
+"""Seeded computations with the library, which tests repeat in other settings.
 
-Each takes a number, the seed, and returns a list of arrays. The same number
-must give the same arrays alone, next to other threads, inside a `tf.data`
-pipeline and on a replica of `tf.distribute`.
+Each computation takes a number, the seed, and returns a list of arrays. The
+same number must give the same arrays when the computation runs alone, next to
+other threads, inside a `tf.data` pipeline and on a replica of `tf.distribute`.
 """
 
 import numpy as np
@@ -62,7 +62,7 @@ def _variational_loss(number):
 
 
 def _of_bits(make):
-  """The estimate of an estimator that is made anew for each number."""
+  """Returns the estimate of an estimator that is made anew for each number."""
 
   def compute(number):
     logits = tf.constant(_LOGITS)
@@ -81,7 +81,7 @@ def _of_bits(make):
   return compute
 
 
-# These can be traced: the number may be a Tensor.
+# These computations can be traced: the number may be a Tensor.
 TRACEABLE = {
   'ARMS': _of_bits(tfp_rb.ARMS),
   'Antithetic': _expectation(_summed(tfp_rb.samplers.Antithetic())),
@@ -112,7 +112,7 @@ def _assert_unbiased(number):
 
 
 def _exact_moments(number):
-  # Nothing is random; the number chooses the problem.
+  # Nothing here is random; the number chooses the problem.
   moments = tfp_rb.diagnostics.exact_moments(
     _summed(tfp_rb.samplers.WithoutReplacement()),
     _problem,

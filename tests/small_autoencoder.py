@@ -39,7 +39,7 @@ class Autoencoder(models.EstimatorModel):
 
 
 class Reporting(Autoencoder):
-  """Returns more than the loss, without having said so before."""
+  """Returns metrics besides the loss, without having announced them."""
 
   def compute_step_loss(self, batch, estimator, seed):
     loss = super().compute_step_loss(batch, estimator, seed)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A semi-supervised autoencoder of few units, and images for it."""
+"""A semi-supervised autoencoder with few units, and images for it."""
 
 import keras
 import numpy as np
@@ -28,7 +28,7 @@ def make(estimator=None, **settings):
 
 
 def network(input_shape):
-  keras.utils.set_random_seed(1)  # that of the model comes after it
+  keras.utils.set_random_seed(1)  # the model sets its own seed afterwards
   built = keras.Sequential([keras.layers.Dense(1)])
   built.build(input_shape)
   return built

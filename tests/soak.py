@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains, kills, damages files and restarts, over and over.
+"""Trains, kills the process, damages files and restarts, over and over.
 
   make soak MINUTES=60 SEED=0
 
 Each trial trains `examples/paper/semisupervised_mnist.py` in its own folder, on
-the subset of MNIST in the package. The process is killed (`kill -9`) at random
-moments, files are damaged at random (bytes flipped, truncated, deleted), a
-second process is started in the same folder, and the same command runs again.
-Two outcomes are allowed: the files equal those of an uninterrupted run, or the
-script refuses, names the reason, and `--restart` leads to equal files. Anything
-else is a failure; its folder is kept, and the exit status is 1.
+the subset of MNIST that the package contains. The process is killed (`kill -9`)
+at random moments, files are damaged at random (bytes are flipped, or the file
+is truncated or deleted), a second process is started in the same folder, and
+the same command runs again. Two outcomes are allowed: either the files equal
+those of an uninterrupted run, or the script refuses to run and names the
+reason, and `--restart` leads to equal files. Any other outcome is a failure;
+its folder is kept, and the exit status is 1.
 """
 
 import argparse
@@ -35,7 +36,9 @@ import numpy as np
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SCRIPT = 'examples.paper.semisupervised_mnist'
 METHOD = 'RB-REINFORCE'
-MOST_STARTS = 8  # of a trial, before one may finish
+# At most this many starts of a trial may be killed; the next one runs to its
+# end.
+MOST_STARTS = 8
 TIMEOUT = 300.0
 RUN = pathlib.Path(METHOD) / '0'
 TABLES = ('paths.csv', RUN / 'log.csv')
@@ -52,10 +55,10 @@ class SoakError(Exception):
 
 
 class Process:
-  """The script in a process of its own.
+  """The script in a separate process.
 
-  It is forked from this one, which has imported TensorFlow and not used it: so
-  a start takes seconds less.
+  It is forked from this process, which has imported TensorFlow but has not used
+  it. This makes a start several seconds faster.
   """
 
   def __init__(self, folder, epochs, *flags):
@@ -83,7 +86,8 @@ class Process:
       status = 0
     except SystemExit as stop:
       status = stop.code or 0
-    except BaseException:  # or this process would go on as its parent does
+    # Otherwise this process would continue as its parent does.
+    except BaseException:
       traceback.print_exc()
     finally:
       sys.stdout.flush()
@@ -98,7 +102,7 @@ class Process:
     return self.status is None
 
   def wait(self, until=lambda: False):
-    """Waits for the end, or for a condition; returns if it still runs."""
+    """Waits for the end or for a condition; returns whether it still runs."""
     start = time.monotonic()
     while self.is_running() and not until():
       time.sleep(0.002)
@@ -121,19 +125,20 @@ def count_rows(path):
 
 
 def damage(rng, folder):
-  """Damages a random file; returns what was done, `None` if there is none."""
+  """Damages a random file; returns what was done, or `None` without files."""
   files = [
     path
     for path in sorted(folder.rglob('*'))
     if path.is_file()
-    # Never read again: events of TensorBoard, figures, and what was set aside.
+    # The script never reads these again: events of TensorBoard, figures, and
+    # files that were set aside.
     and 'tensorboard' not in path.parts
     and path.suffix != '.png'
     and not any(part.startswith('replaced-') for part in path.parts)
   ]
   if not files:
     return None
-  # Lock files and what a kill left behind are damaged, too, but less often.
+  # Lock files and files left behind by a kill are damaged too, but less often.
   weights = [8 if path.suffix in KEPT else 1 for path in files]
   (path,) = rng.choices(files, weights)
   kind = rng.choice(['flip', 'truncate', 'delete'])
@@ -157,7 +162,7 @@ def rows_without_seconds(path):
 
 
 def arrays_of(path):
-  """All arrays of a file of weights, by name."""
+  """Returns all arrays of a file of weights, by name."""
   if path.suffix == '.npz':
     with np.load(path) as file:
       return dict(file)
@@ -200,7 +205,7 @@ def differences(folder, reference):
 
 
 class Soak:
-  """Trials in a folder, what they did and how they ended."""
+  """Runs trials in a folder and records their actions and results."""
 
   def __init__(self, folder, seed, epochs):
     self.folder, self.epochs = folder, epochs
@@ -224,13 +229,14 @@ class Soak:
       raise SoakError(f'uninterrupted run: {process.printed()}')
 
   def let_run(self, process, folder):
-    """Lets a process end, or kills it at a random moment."""
+    """Lets a process finish, or kills it at a random moment."""
     moment = self.rng.random()
     if moment < 0.3:
       end = time.monotonic() + self.rng.uniform(0.0, self.seconds)
       process.wait(lambda: time.monotonic() > end)
     elif moment < 0.8:
-      # Soon after a row was written, when other files are.
+      # This kills the process soon after it wrote a row, while it writes other
+      # files.
       rows = self.rng.randrange(1, self.epochs + 1)
       process.wait(lambda: count_rows(folder / RUN / 'log.csv') >= rows)
       end = time.monotonic() + self.rng.uniform(0.0, 0.4)
@@ -260,9 +266,10 @@ class Soak:
     return first
 
   def trial(self, folder):
-    """Runs until the script has ended once; raises `SoakError`."""
+    """Runs until the script has ended once, or raises a `SoakError`."""
     damaged, flags = [], ()
-    for i in range(MOST_STARTS + 2):  # after the last one, a restart
+    # The last iteration leaves room for `--restart`.
+    for i in range(MOST_STARTS + 2):
       if flags or i >= MOST_STARTS:
         process = self.start(folder, *flags)
         process.wait()
@@ -297,7 +304,7 @@ class Soak:
   def check_refusal(self, process, damaged, flags):
     printed = process.printed()
     names = [path.name for _, path in damaged]
-    # A file without its entry in `SHA256SUMS` is refused, too.
+    # A file without an entry in `SHA256SUMS` is rejected, too.
     explained = any(name in printed for name in names) and not flags
     if 'Traceback' in printed or not explained:
       raise SoakError(f'status {process.status} after {damaged}: {printed}')
@@ -309,7 +316,7 @@ class Soak:
 
 
 def soak(minutes, seed, epochs, folder):
-  """Runs trials; returns how many failed."""
+  """Runs trials; returns the number of failures."""
   trials = Soak(folder, seed, epochs)
   begin = time.monotonic()
   print(f'Seed {seed}, {epochs} epochs, in {folder}', flush=True)
@@ -351,7 +358,7 @@ def main():
   parser.add_argument('--seed', type=int, default=0)
   parser.add_argument('--epochs', type=int, default=5)
   arguments = parser.parse_args()
-  # Imported once, for all processes that are forked.
+  # These are imported once, for all processes that are forked.
   import keras  # noqa: F401
   import matplotlib.pyplot  # noqa: F401
 

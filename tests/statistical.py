@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calibrated tests of discrete samplers.
 
-A test of random draws can fail by chance and can pass by weakness. Both are
-stated here, after TFP's `statistical_testing`. The test is Pearson's: with
-`n` draws, `c` cells and probabilities `p` of the cells, a right sampler fails
-with the probability `FALSE_FAIL_RATE`, over all the `num_tests` tests of a
-file together (Bonferroni). A sampler that follows `q` instead makes
+A test of random draws can fail by chance, and it can pass because it is weak.
+This module states the probability of both, following TFP's
+`statistical_testing`. The test is Pearson's: with `n` draws, `c` cells and
+probabilities `p` of the cells, a right sampler fails with the probability
+`FALSE_FAIL_RATE`, over all the `num_tests` tests of a file together
+(Bonferroni). If a sampler follows `q` instead, the noncentrality of the
+statistic is
 
 ```none
     n sum_i (q_i - p_i)^2 / p_i  >=  n (sum_i |q_i - p_i|)^2  =  4 n TV(q, p)^2
 ```
 
-the noncentrality of the statistic, so it fails with probability `POWER` or
-more if its total variation distance is at least `smallest_detectable`. Every
-call names the distance that it must be able to detect, and a test with too few
-draws for it fails as well.
+So the sampler fails with probability `POWER` or more if its total variation
+distance is at least `smallest_detectable`. Every call states the distance that
+it must be able to detect, and a test fails if it has too few draws to detect
+it.
 """
 
 import numpy as np
@@ -31,7 +33,8 @@ __all__ = [
 FALSE_FAIL_RATE = 1e-6
 POWER = 0.99
 
-# The statistic is close to chi-squared if no cell is rarer than this.
+# The statistic is close to chi-squared if every cell expects at least this many
+# draws.
 _MIN_EXPECTED = 20.0
 
 
@@ -40,16 +43,17 @@ def assert_follows(draws, values, probabilities, num_tests, detectable):
 
   Args:
     draws: Array, independent draws.
-    values: Vector, distinct possible values. What the law has beyond the
-      largest of them is one more cell.
+    values: Vector, distinct possible values. If the law has mass beyond the
+      largest of them, that mass forms one more cell.
     probabilities: Vector, the probabilities of `values`.
-    num_tests: How many such tests the file runs; they share the rate.
+    num_tests: The number of such tests in the file; they share the rate of
+      false failures.
     detectable: The total variation distance that must be detected.
   """
   draws = np.ravel(np.asarray(draws))
   counts, expected = _pooled(*_tabulated(draws, values, probabilities))
   if counts.size == 1:
-    return  # A sure event: that it was drawn is all there is to see.
+    return  # The event is certain: all there is to check is that it was drawn.
   level = FALSE_FAIL_RATE / num_tests
   smallest = smallest_detectable(draws.size, counts.size, level)
   assert smallest <= detectable, (
@@ -62,13 +66,13 @@ def assert_follows(draws, values, probabilities, num_tests, detectable):
 
 
 def p_value(counts, expected):
-  """The p-value of Pearson's test of `counts`."""
+  """Returns the p-value of Pearson's test of `counts`."""
   statistic = np.sum((counts - expected) ** 2 / expected)
   return stats.chi2.sf(statistic, counts.size - 1)
 
 
 def smallest_detectable(num_draws, num_cells, level):
-  """The total variation distance that fails with probability `POWER`."""
+  """Returns the variation distance that fails with probability `POWER`."""
   freedom = num_cells - 1
   critical = stats.chi2.isf(level, freedom)
   power = lambda noncentrality: stats.ncx2.sf(critical, freedom, noncentrality)
@@ -79,7 +83,7 @@ def smallest_detectable(num_draws, num_cells, level):
 
 
 def _tabulated(draws, values, probabilities):
-  """Counts and expectations of each value, and of all beyond the largest."""
+  """Returns counts and expectations per value, and those above the largest."""
   order = np.argsort(values)
   values = np.asarray(values)[order]
   probabilities = np.asarray(probabilities, np.float64)[order]
@@ -94,13 +98,14 @@ def _tabulated(draws, values, probabilities):
 
 
 def _pooled(counts, expected):
-  """Pools rare cells, so that each is expected often enough."""
+  """Pools rare cells, so that each expects enough draws."""
   assert np.all(counts[expected == 0.0] == 0), 'Impossible values were drawn.'
   order = np.argsort(-expected, kind='stable')
   counts, expected = counts[order], expected[order]
   is_rare = expected < _MIN_EXPECTED
   if np.sum(expected[is_rare]) < _MIN_EXPECTED:
-    # Too rare even together: they join the rarest of the others.
+    # The rare cells are too rare even together, so they join the rarest of the
+    # others.
     is_rare[np.sum(~is_rare) - 1] = True
   keep = lambda x: np.append(x[~is_rare], np.sum(x[is_rare]))
   return keep(counts), keep(expected)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Antithetic draws, DisARM and ARMS: every outcome of the uniforms, exactly.
+"""Antithetic draws, DisARM and ARMS: exact sums over outcomes of the uniforms.
 
-A draw is constant where its uniforms stay between two ends of the cumulated
-probabilities. An antithetic pair is constant between these ends and one minus
-them, so it has finitely many outcomes. Those of all sites are independent.
+A draw is constant while its uniforms stay between two neighboring cumulative
+probabilities. An antithetic pair is constant between neighboring points of the
+set that holds these probabilities and one minus each of them, so the pair has
+finitely many outcomes. The outcomes of different sites are independent.
 """
 
 import itertools
@@ -29,11 +30,11 @@ SEED = tf.constant([3, 1])
 
 
 def pieces_of_pair(probs):
-  """The middles of the pieces of (0, 1) on which a pair is constant."""
+  """Returns the middles of the pieces of (0, 1) where a pair is constant."""
   cuts = np.cumsum(probs)[:-1]
   ends = np.unique(np.concatenate([[0.0, 1.0], cuts, 1.0 - cuts]))
   lengths = np.diff(ends)
-  # Two ends that should agree may differ by rounding.
+  # Two ends that should be equal may differ by rounding.
   keep = lengths > 1e-12
   return list(zip(((ends[1:] + ends[:-1]) / 2.0)[keep], lengths[keep]))
 
@@ -44,7 +45,7 @@ def pieces_of_one(probs):
 
 
 def outcomes_of(laws, num_draws):
-  """Uniforms `[num_pairs, T, sites]` and chances `[T]` of all outcomes."""
+  """Returns uniforms `[num_pairs, T, sites]` and chances `[T]` of outcomes."""
   num_pairs = -(-num_draws // 2)
   pieces = []
   for pair in range(num_pairs):
@@ -59,18 +60,18 @@ def outcomes_of(laws, num_draws):
 
 
 def enumerate_pairs(problem, parameter, estimator, laws):
-  """Chances `[T]`, values `[T]` and gradients `[T, ...]` of all outcomes."""
+  """Returns chances `[T]`, values `[T]`, gradients `[T, ...]` of outcomes."""
   num_draws = estimator.num_samples
   uniforms, chances = outcomes_of(laws, num_draws)
   num_pairs = len(uniforms)
 
   def from_uniforms(partition, u):
-    # What the sampler passes is a pair like those that are enumerated.
+    # The sampler passes pairs like those that are enumerated.
     np.testing.assert_allclose(
       u[num_pairs:], 1.0 - u[: num_draws - num_pairs], rtol=0.0, atol=1e-15
     )
     assert len({float(x) for x in tf.reshape(u[:num_pairs], [-1])}) > 1
-    # A table draws from its last uniform alone.
+    # A table draws from its last uniform only.
     own = np.repeat(uniforms, u.shape[-1] // len(laws), axis=-1)
     opposite = 1.0 - own[: num_draws - num_pairs]
     return partition.rest_from_uniforms(tf.concat([own, opposite], axis=0))
@@ -148,10 +149,10 @@ def test_both_draws_of_a_pair_follow_the_distribution():
   probs = reference.softmax(np.array([0.3, 1.1, -0.5, 0.0]))
   for draws in values:
     shares = np.bincount(draws, minlength=4) / draws.size
-    # Six standard errors.
+    # The radius is six standard errors.
     radius = 6.0 * np.sqrt(probs * (1.0 - probs) / draws.size)
     assert np.all(np.abs(shares - probs) < radius)
-  # Both ends of the table never meet.
+  # The two ends of the table never occur together.
   assert not np.any((values[0] == 0) & (values[1] == 0))
 
 
@@ -200,7 +201,7 @@ LOGITS = np.array([0.4, -0.8, 3.0])
 
 
 def cost_of_bits(logits):
-  """`f` has a gradient of its own, and no two terms of the sum are alike."""
+  """Returns an `f` that has its own gradient, with no two equal terms."""
   weights = tf.constant([2.0, -1.0, 0.5], tf.float64)
   penalty = 1.0 + 0.1 * tf.reduce_sum(logits**2, axis=-1)
 
@@ -222,7 +223,7 @@ def bits_by_probs(probs):
 
 
 def classes(logits):
-  """The same bits as one-hot vectors."""
+  """Returns the same problem with one-hot vectors instead of bits."""
   pairs = tf.stack([tf.zeros_like(logits), logits], axis=-1)
   f = cost_of_bits(logits)
   law = tfd.Independent(tfd.OneHotCategorical(logits=pairs), 1)
@@ -286,7 +287,7 @@ def test_one_bit_and_repeated_bits_are_unbiased():
 
 
 def test_disarm_is_the_estimator_of_its_paper():
-  """Equation (9) of the paper, site by site in numpy."""
+  """Compares DisARM with equation (9) of its paper, site by site in NumPy."""
   f, q = bits_by_logits(tf.constant(LOGITS))
   estimator = tfp_rb.DisARM()
   for number in range(20):
@@ -369,11 +370,14 @@ def test_the_number_of_draws_is_even():
 
 
 def law_of_patterns(rarer, num_draws):
-  """Probabilities of the `2^n` sets of draws with the rarer value, `[2^n]`.
+  """Returns probabilities of the `2^n` sets of draws with the rarer value.
 
-  All of a set of `k` have it with probability `max(1 - k t, 0)^(n - 1)`, where
-  `(1 - t)^(n - 1)` is its probability; the law follows by inclusion and
-  exclusion. Bit `i` of an index says whether draw `i` is in the set.
+  The result has shape `[2^n]`.
+
+  All draws of a set of `k` have the rarer value with probability
+  `max(1 - k t, 0)^(n - 1)`, where `t` is such that a single draw has it with
+  probability `(1 - t)^(n - 1)`. The law follows by inclusion and exclusion. Bit
+  `i` of an index says whether draw `i` is in the set.
   """
   t = 1.0 - rarer ** (1.0 / (num_draws - 1.0))
   sets = np.arange(2**num_draws)
@@ -440,7 +444,7 @@ def test_arms_is_unbiased(problem, parameter, num_draws):
 def test_draws_of_arms_follow_their_law(p, num_draws):
   q = tfd.Bernoulli(probs=np.full([50_000], p))
   values = tfp_rb.ARMS(num_draws).sample_atoms(q, SEED).values.numpy()
-  # In the middle, 0 counts as the rarer value.
+  # At a probability of 0.5, 0 counts as the rarer value.
   is_rarer = values if p < 0.5 else 1 - values
   sets = np.sum(is_rarer << np.arange(num_draws)[:, np.newaxis], axis=0)
   law = law_of_patterns(min(p, 1.0 - p), num_draws)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is public and documented."""
+"""Checks which names are public, and that they are documented."""
 
 import ast
 import importlib
@@ -20,18 +20,19 @@ ROOT = pathlib.Path(tfp_rb.__file__).parent
 MODULES = ['tfp_rb'] + [
   module.name for module in pkgutil.walk_packages([str(ROOT)], 'tfp_rb.')
 ]
-# `version` is also read by setup.py and has nothing to export; `internal` is a
-# folder of modules that are imported one by one.
+# `version` is also read by setup.py and exports nothing; `internal` is a folder
+# of modules that are imported one by one.
 EXPORTING = [
   name for name in MODULES if name not in ('tfp_rb.version', 'tfp_rb.internal')
 ]
-# Modules whose names have no underscore, although users do not import them all.
+# The names of these modules have no underscore, although users do not import
+# all of them.
 OPEN = [
   name
   for name in EXPORTING
   if not any(part.startswith('_') for part in name.split('.'))
 ]
-# What users import.
+# The modules that users import.
 PUBLIC = [
   'tfp_rb',
   'tfp_rb.baselines',
@@ -47,7 +48,7 @@ PUBLIC = [
 
 
 def path_of(name):
-  """The file of a module."""
+  """Returns the file of a module."""
   path = ROOT.parent.joinpath(*name.split('.'))
   return path / '__init__.py' if path.is_dir() else path.with_suffix('.py')
 
@@ -61,7 +62,8 @@ def exported_items(name):
   module = importlib.import_module(name)
   for item_name in module.__all__:
     item = getattr(module, item_name)
-    # For Python 3.10 an alias of a type is a class, but it has no docstring.
+    # In Python 3.10 an alias of a type counts as a class, but it has no
+    # docstring.
     is_alias = isinstance(item, types.GenericAlias)
     if inspect.isfunction(item) or (inspect.isclass(item) and not is_alias):
       yield f'{name}.{item_name}', item
@@ -85,7 +87,7 @@ def test_all_is_sorted_and_exists(name):
 def test_all_is_complete(name):
   module = importlib.import_module(name)
   if hasattr(module, '__path__'):
-    # A package exports what it imports by name, but not its parts.
+    # A package exports the names that it imports, but not its modules.
     found = {
       alias.asname or alias.name
       for node in tree_of(name).body
@@ -135,7 +137,7 @@ def test_help_shows_the_public_names_and_nothing_else():
 
 
 def documented_arguments(item):
-  """Arguments that a docstring has to explain, of a function or a class."""
+  """Returns the arguments of a function or class that need an explanation."""
   if inspect.isclass(item):
     own = vars(item).get('__init__')
     if own is None or '_fields' in vars(item):
@@ -146,9 +148,10 @@ def documented_arguments(item):
 
 
 def explained_arguments(item):
-  """The section `Args` of a docstring; empty where there is none."""
+  """Returns the `Args` section of a docstring, or '' if there is none."""
   own = item.__init__ if inspect.isclass(item) else item
-  text = own.__doc__ or ''  # unlike `getdoc`, not that of a base class
+  # Unlike `getdoc`, `__doc__` is never the docstring of a base class.
+  text = own.__doc__ or ''
   return text.partition('Args:\n')[2]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of any length, searched by blocks: the best, the rest, and draws."""
+"""Tables of any length, searched by blocks for best values, rest and draws."""
 
 import numpy as np
 import pytest
@@ -12,17 +12,19 @@ import tfp_rb
 
 tfd = tfp.distributions
 
-# Up to 128 entries are one block. Above, the block size divides the length
-# (1000, 4624) or leaves a shorter block at the end (the primes 131 and 1009).
+# Tables of up to 128 entries form one block. For longer ones, the block size
+# either divides the length (1000, 4624) or leaves a shorter block at the end
+# (the primes 131 and 1009).
 SIZES = [5, 128, 129, 131, 1000, 1009, 4624]
 SEEDS = [[1, 2], [-7, 3], [2**31 - 1, -(2**31)]]
 
-# Calibrated tests in this file, which share the rate of false failures.
+# The number of calibrated tests in this file; they share the rate of false
+# failures.
 NUM_TESTS = 2 * len(SIZES)
 
 
 def uneven_logits(size):
-  """Four rows: steep, with impossible entries, heavy at the end, random."""
+  """Returns four rows: steep, partly impossible, heavy at the end, random."""
   generator = np.random.default_rng(size)
   steep = -10.0 * np.arange(size) / size
   holes = np.where(np.arange(size) % 3 == 1, steep, -np.inf)
@@ -40,7 +42,7 @@ def test_the_best_entries_and_the_mass_of_the_rest_are_right(size, k):
   ordered = np.take_along_axis(masses, order, axis=-1)
   weights = np.transpose(partition.weights)
   np.testing.assert_allclose(weights, ordered[:, :k], rtol=1e-12)
-  # An entry of weight 0 may be any.
+  # An entry of weight 0 may have any value.
   given = np.where(weights > 0.0, np.transpose(partition.values), -1)
   np.testing.assert_array_equal(
     given, np.where(weights > 0.0, order[:, :k], -1)
@@ -70,7 +72,7 @@ def test_draws_from_the_rest_follow_the_conditional_law(size, k):
   np.put_along_axis(masses, np.transpose(partition.values), 0.0, axis=-1)
   masses /= np.sum(masses, axis=-1, keepdims=True)
   is_rest = np.ravel(masses) > 0.0
-  # Three rows as one table, in which a summed entry has no place.
+  # The three rows form one table, which excludes summed entries.
   statistical.assert_follows(
     draws + size * np.arange(3),
     np.flatnonzero(is_rest),
@@ -83,7 +85,7 @@ def test_draws_from_the_rest_follow_the_conditional_law(size, k):
 @pytest.mark.parametrize('k', [0, 3])
 @pytest.mark.parametrize('size', SIZES[1:])
 def test_impossible_entries_are_not_drawn(size, k):
-  # Impossible ones surround the possible ones, at the end too.
+  # Impossible entries surround the possible ones, also at the end.
   logits = np.where(np.arange(size) % 11 == 4, 0.0, -np.inf)
   logits[0] = -9.0
   q = tfd.Categorical(tf.constant(logits, tf.float32))
@@ -93,8 +95,8 @@ def test_impossible_entries_are_not_drawn(size, k):
 
 
 def test_compiled_partitions_equal_eager_ones():
-  # In float64: sums of float32 are rounded differently by XLA, so that a draw
-  # in thousands from a long table may differ.
+  # This uses float64, because XLA rounds sums of float32 differently, so that a
+  # few draws in thousands from a long table may differ.
   def run(seed):
     results = []
     for size in (131, 4624):

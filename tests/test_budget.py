@@ -22,7 +22,10 @@ def budget_of(num):
 
 
 def product(best, num_sites=4, batch_shape=()):
-  """Sites of 3 symbols whose best joint value has the probability `best`."""
+  """Returns a product of sites of 3 symbols.
+
+  Its best joint value has the probability `best`.
+  """
   mass = tf.convert_to_tensor(best, tf.float64) ** (1.0 / num_sites)
   others = (1.0 - mass)[..., tf.newaxis] * tf.constant([0.6, 0.4], tf.float64)
   probs = tf.concat(
@@ -34,7 +37,7 @@ def product(best, num_sites=4, batch_shape=()):
 
 
 def proposition_2(q, budget):
-  """The number of joint values to sum, by enumeration of all of them."""
+  """Returns the number of joint values to sum; enumerates all of them."""
   every = np.array(list(itertools.product(range(3), repeat=q.event_shape[0])))
   masses = np.sort(np.exp(q.log_prob(every)))[::-1]
   left = [masses[k:].sum() / (budget - k) for k in range(budget)]
@@ -86,8 +89,8 @@ def test_draws_are_those_of_the_estimator_without_sums():
 
 
 def test_equal_values_that_use_up_the_budget_are_summed():
-  # Three possible values of probability 1/3: not more than one share each, but
-  # nothing is left to draw.
+  # There are three possible values of probability 1/3. None of them exceeds one
+  # share, but after summing them nothing is left to draw.
   probs = tf.constant([[1.0, 1.0, 1.0], [3.0, 0.0, 0.0]], tf.float64) / 3.0
   q = tfd.Independent(tfd.Categorical(probs=probs), 1)
   assert int(budget_of(3).sample_atoms(q, SEED).num_summed) == 3
@@ -133,7 +136,7 @@ def test_the_gradient_with_respect_to_a_shift_passes_both_branches(rate):
 
 
 def operations_outside_branches(estimator, num_sites):
-  """Names of the kinds of operations of a step, without those in branches."""
+  """Returns the kinds of operations of a step, except those in branches."""
 
   @tf.function
   def step(logits, seed):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The partition of chains against tables by brute force."""
+"""The partition of chains, compared with tables by brute force."""
 
 import itertools
 
@@ -26,14 +26,14 @@ def make(name, dtype=tf.float64):
 
 
 def some_k(num_values):
-  """Few and many, so that both ways to find the best paths are taken."""
+  """Returns small and large `k`, so that both searches for best paths run."""
   numbers = {1, 2, 7, 26, num_values - 1, num_values}
   return sorted(k for k in numbers if 1 <= k <= num_values)
 
 
 def ranked(probs):
-  """Numbers of the paths, best first, the lowest of equal ones first."""
-  # Rounding may separate paths that are equally probable.
+  """Returns the numbers of paths, best first; ties go to the lowest number."""
+  # Rounding may separate paths that are equally probable in theory.
   with np.errstate(divide='ignore'):
     log_probs = np.round(np.log(probs), 10)
   return np.argsort(-log_probs, axis=0, kind='stable')
@@ -72,7 +72,7 @@ def test_the_recursion_finds_few_and_all_paths(name):
 
 
 def test_paths_of_a_long_chain_are_the_best():
-  # Independent steps: the best paths are those of a product.
+  # The steps are independent, so the best paths are those of a product.
   logits = np.random.default_rng(0).normal(size=[40, 3])
   chain = CategoricalChain(
     logits[0], np.broadcast_to(logits[1:, np.newaxis], [39, 3, 3])
@@ -112,7 +112,8 @@ def test_the_rest_has_the_mass_of_all_other_paths(name):
 @pytest.mark.parametrize('dtype', [tf.float32, tf.float64])
 @pytest.mark.parametrize('gap', [14.0, 30.0, 60.0])
 def test_a_tiny_rest_keeps_its_digits(gap, dtype):
-  # Staying in state 0 is certain but for exp(-gap) at each of four steps.
+  # Staying in state 0 is certain except for a probability of about exp(-gap) at
+  # each of four steps.
   logits = tf.constant([0.0, -gap, -gap - 1.0], dtype)
   chain = CategoricalChain(logits, tf.broadcast_to(logits, [3, 3, 3]))
   p = tfp_rb.partition(chain, 1)
@@ -124,7 +125,7 @@ def test_a_tiny_rest_keeps_its_digits(gap, dtype):
 
 
 def _quarters():
-  """A chain whose probabilities are multiples of 1/4."""
+  """Returns a chain whose probabilities are multiples of 1/4."""
   first = np.array([0.5, 0.25, 0.25])
   transitions = np.array(
     [
@@ -143,7 +144,7 @@ def _quarters():
 
 
 def _midpoints(*sizes):
-  """All points of a grid, `[n, dimensions]`, cell by cell in the middle."""
+  """Returns the midpoints of the cells of a grid, `[n, dimensions]`."""
   axes = [(np.arange(n) + 0.5) / n for n in sizes]
   return np.reshape(
     np.stack(np.meshgrid(*axes, indexing='ij'), axis=-1), [-1, len(sizes)]
@@ -151,7 +152,7 @@ def _midpoints(*sizes):
 
 
 def _law(partition, sizes):
-  """The share of each path on a grid of uniforms."""
+  """Returns the share of each path on a grid of uniforms."""
   draws = partition.rest_from_uniforms(tf.constant(_midpoints(*sizes)))
   return np.bincount(number(3, draws), minlength=27) / len(draws)
 
@@ -169,8 +170,8 @@ def test_draws_from_the_rest_have_the_conditional_law_exactly(k):
   p = tfp_rb.partition(chain, k)
   left = np.array(probs)
   left[number(3, p.values)] = 0.0
-  # A cell holds a multiple of 1/64, and the symbols left at a step multiples of
-  # 1/4 with a sum of 1/4 to 4/4.
+  # Each cell has a mass that is a multiple of 1/64. The remaining symbols of a
+  # step have masses that are multiples of 1/4 and sum to between 1/4 and 4/4.
   size = round(64 * np.sum(left))
   assert p.num_uniforms == 4
   np.testing.assert_allclose(
@@ -180,7 +181,8 @@ def test_draws_from_the_rest_have_the_conditional_law_exactly(k):
 
 def test_draws_beside_any_set_have_the_conditional_law_exactly():
   chain, probs = _quarters()
-  # An impossible path, a path that leaves the states, and a repeated one.
+  # These are an impossible path, a path outside of the states, and a repeated
+  # one.
   values = tf.constant([[1, 1, 0], [0, 2, 0], [0, 0, 3], [1, 1, 0], [2, 2, 2]])
   p = internals.find_partition(chain, 1).excluding(values)
   excluded = probs[[number(3, z) for z in ([1, 1, 0], [2, 2, 2])]]
@@ -332,7 +334,7 @@ def test_a_level_that_depends_on_the_draws_is_refused_step_by_step(estimator):
 
 
 def _forbidden_problem(initial, transitions):
-  # Paths (., 1, 0) and (2, 0, .) are forbidden.
+  # The paths (., 1, 0) and (2, 0, .) are forbidden.
   nothing = np.zeros([2, 3, 3])
   nothing[0, 2, 0] = nothing[1, 1, 0] = -np.inf
   chain = CategoricalChain(initial, transitions + nothing)
@@ -435,7 +437,7 @@ def test_forbidden_paths_reach_neither_the_value_nor_the_gradient():
   transitions[0, 0, 1] = transitions[1, 2, :2] = -np.inf
   logits = [tf.constant(first), tf.constant(transitions)]
 
-  def f(z):  # Infinite at the forbidden paths.
+  def f(z):  # `f` is infinite at the forbidden paths.
     z = tf.cast(z, tf.float64)
     is_forbidden = tf.equal(z[..., 0], 1.0)
     bad = tf.where(is_forbidden, tf.zeros_like(z[..., 0]), 1.0 + z[..., 1])
@@ -471,7 +473,8 @@ def test_a_markov_chain_is_partitioned_as_the_chain_is(dtype):
   initial, transitions = (tf.constant(x) for x in CHAINS['random'])
 
   def transition_fn(t, z):
-    # Rows, steps and states before: the leading axes of `z` are the steps.
+    # The index consists of row, step and previous state; the leading axes of
+    # `z` are the steps.
     t = tf.reshape(t, [-1] + [1] * (z.shape.rank - 1))
     t, z = tf.broadcast_to(t, z.shape), tf.cast(z, tf.int32)
     rows = tf.broadcast_to(tf.range(2), z.shape)

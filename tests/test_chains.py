@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`CategoricalChain` against sums over all paths by NumPy."""
+"""`CategoricalChain`, compared with sums over all paths in NumPy."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ tfd = tfp.distributions
 
 every_chain = pytest.mark.parametrize('name', CHAINS)
 
-# Those without `-inf`, for derivatives by complex steps.
+# These chains contain no `-inf`, so complex steps can differentiate them.
 SMOOTH = [
   name
   for name, logits in CHAINS.items()
@@ -30,7 +30,7 @@ def make(name, dtype=tf.float64):
 
 
 def terms_of(name, seed=0):
-  """Terms of states and of transitions."""
+  """Returns the terms of states and of transitions."""
   initial, transitions = CHAINS[name]
   rng = np.random.default_rng(seed)
   unary = rng.normal(size=[transitions.shape[1] + 1, initial.shape[1]])
@@ -41,7 +41,7 @@ def assert_close(actual, desired, tolerance=1e-12):
   np.testing.assert_allclose(actual, desired, rtol=tolerance, atol=tolerance)
 
 
-# Against brute force.
+# Comparison with brute force.
 
 
 @every_chain
@@ -135,7 +135,7 @@ def _entropy(table):
 
 
 def gradients_of_chain(function, name):
-  """Gradients by the logits of a function of the chain."""
+  """Returns the gradients of a function of the chain w.r.t. the logits."""
   return gradients(lambda *x: function(CategoricalChain(*x)), *CHAINS[name])
 
 
@@ -203,7 +203,7 @@ def test_terms_of_impossible_transitions_count_as_zero():
 
 
 def _potentials(name):
-  """Potentials of shape `[T, K]` and `[T - 1, K, K]`, with dead ends."""
+  """Returns potentials, `[T, K]` and `[T - 1, K, K]`, with dead ends."""
   unary, pairwise = terms_of(name, seed=1)
   if name == 'forbidden':
     pairwise[0, 0] = -np.inf
@@ -226,7 +226,7 @@ def test_potentials_are_normalised(name):
   def log_normalizer(*potentials):
     return CategoricalChain.from_potentials(*potentials).log_normalizer
 
-  # The derivative by the potentials is the marginal probability.
+  # The derivative w.r.t. the potentials is the marginal probability.
   for actual, desired in zip(
     gradients(log_normalizer, unary, pairwise), chain.marginals()
   ):
@@ -268,7 +268,7 @@ def test_long_potentials_keep_their_digits():
 
 
 def _hmm(*, in_time, num_steps=5):
-  """A batch of two hidden Markov models over three states."""
+  """Returns a batch of two hidden Markov models over three states."""
   rng = np.random.default_rng(2)
   transitions = [num_steps - 1, 3, 3] if in_time else [3, 3]
   means = [num_steps, 3] if in_time else [3]
@@ -366,7 +366,7 @@ def test_posterior_of_vector_observations_and_certain_parts():
 
 
 def _markov_chain(parameters, seen=None):
-  """A chain whose transitions depend on the step, with a batch of two."""
+  """Returns a batch of two chains whose transitions depend on the step."""
   initial, slope = parameters
 
   def transition_fn(t, x):
@@ -415,7 +415,7 @@ def test_markov_chain_of_bits_and_of_constant_transitions_is_converted():
     np.testing.assert_allclose(chain.prob(path), prob, rtol=1e-6)
 
 
-# As a distribution of TFP.
+# The chain as a distribution of TFP.
 
 
 @every_chain
@@ -658,12 +658,12 @@ def test_validate_args_finds_bad_logits(argument, value):
   arguments = dict(
     initial_logits=np.zeros([3]), transition_logits=np.zeros([2, 3, 3])
   )
-  # A whole row: a single `-inf` is allowed.
+  # The whole row is set, because a single `-inf` is allowed.
   arguments[argument][..., :] = value
   CategoricalChain(**arguments)
   with raises(ERRORS, argument):
     CategoricalChain(**arguments, validate_args=True)
-  # A variable may change, and is checked when it is used.
+  # A variable may change, so it is checked when it is used.
   variable = tf.Variable(0.0 * np.zeros_like(arguments[argument]))
   chain = CategoricalChain(
     **(arguments | {argument: variable}), validate_args=True

@@ -26,7 +26,7 @@ def model():
 
 
 def names_in(folder):
-  """The files in a folder, but for those with which all are kept."""
+  """Returns the files in a folder, except the digests and their lock."""
   names = {path.name for path in folder.iterdir()}
   return sorted(names - {'SHA256SUMS', 'SHA256SUMS.lock'})
 
@@ -38,9 +38,9 @@ def test_the_file_is_one_of_keras(checkpoints, model, tmp_path):
   assert names_in(tmp_path) == ['a.keras', 'b.keras']
   model.train_step(digits)
   for name in ('a.keras', 'b.keras'):
-    loaded = keras.models.load_model(tmp_path / name)  # in safe mode
+    loaded = keras.models.load_model(tmp_path / name)  # loads in safe mode
     assert loaded.optimizer.iterations == 1
-    loaded.train_step(digits)  # it goes on as the model does
+    loaded.train_step(digits)  # the loaded model continues like the original
     for a, b in zip(model.get_weights(), loaded.get_weights(), strict=True):
       np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
 

@@ -22,13 +22,13 @@ ATOL = 1e-10
 
 
 def other_parameters(family):
-  """Another law over the same values: only the first parameter differs."""
+  """Returns another law over the same values, with another first parameter."""
   first, *others = family.parameters
   return [0.6 * first + 0.2, *others]
 
 
 def explicit(family, parameters, others, scale, scale_of_other):
-  """`E_q[scale log q + scale_of_other log p]`, summed over the batch."""
+  """Returns the batch sum of `E_q[scale log q + scale_of_other log p]`."""
   total = 0.0
   tables = zip(family.tables(*parameters), family.tables(*others), strict=True)
   for table, table_of_other in tables:
@@ -62,7 +62,7 @@ def test_value_and_gradients_are_those_of_the_explicit_sum(name, quantity):
   expected = lambda *x: explicit(family, x[:num], x[num:], *scales)
   np.testing.assert_allclose(total, expected(*arrays), rtol=0, atol=ATOL)
   slopes = reference.complex_step_gradient(expected, arrays)
-  for i in (0, num):  # a shift moves values, which has no derivative here
+  for i in (0, num):  # a shift moves the values, and has no derivative here
     np.testing.assert_allclose(gradients[i], slopes[i], rtol=0, atol=ATOL)
 
 
@@ -170,7 +170,7 @@ def test_the_divergence_from_itself_has_no_variance():
 
 
 class Recording(tfp_rb.REINFORCE):
-  """Keeps the integrand that it is asked to estimate."""
+  """Records the integrand that it is asked to estimate."""
 
   def evaluate(self, f, distribution, atoms, seed):
     self.integrand_of_last_call = f
@@ -264,7 +264,7 @@ def test_memory_does_not_grow_with_the_number_of_values(is_exact):
 
   args = tf.zeros([rows, size]), tf.zeros([rows, size]), tf.constant([0, 0])
   assert rows * size <= largest_array(loss_and_gradient, *args)
-  # Two copies; TFP makes `num_values` of them.
+  # The limit is two copies; TFP makes `num_values` copies.
   assert largest_array(loss_and_gradient, *args) <= 2 * rows * size
 
 

@@ -23,7 +23,7 @@ DATA = pathlib.Path(__file__).parent / 'data'
 
 
 def define(module, code='', name='Mine'):
-  """Returns a user's estimator, defined in a module of that name."""
+  """Returns a user's estimator, defined in a module of the given name."""
   scope = {'__name__': module, 'tfp_rb': tfp_rb, 'keras': keras}
   source = f"""
     {code}
@@ -39,7 +39,7 @@ def by_json(value):
 
 
 def as_of_0_1(config):
-  """The same config without the registered name, as version 0.1 wrote it."""
+  """Returns the config without its registered name, as version 0.1 wrote it."""
   return {k: v for k, v in config.items() if k != 'registered_name'}
 
 
@@ -161,7 +161,7 @@ OF_0_1 = json.loads((DATA / 'estimators_of_0_1.json').read_text())
 
 
 def settings_of(value):
-  """A config without what says where a class is found."""
+  """Returns a config without the entries that locate classes."""
   if isinstance(value, dict) and 'class_name' in value:
     names = ('class_name', 'config')
     return {name: settings_of(value[name]) for name in names}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every estimator and every distribution of the zoo promises."""
+"""Promises that every estimator and every distribution of the zoo keeps."""
 
 import functools
 import itertools
@@ -35,12 +35,12 @@ every_estimator = pytest.mark.parametrize('name', zoo.ESTIMATORS)
 
 @pytest.fixture
 def registry(monkeypatch):
-  """Whatever a test registers is forgotten after it."""
+  """Forgets, after a test, everything that the test registered."""
   copy_registry(monkeypatch)
 
 
 def estimate(estimator, row, dtype=tf.float32, batch_shape=(), seed=SEED):
-  """Value, and gradient with respect to the parameter of the distribution."""
+  """Returns the value and its gradient w.r.t. the distribution's parameter."""
   parameter = row.parameter(dtype, batch_shape)
   with tf.GradientTape() as tape:
     tape.watch(parameter)
@@ -55,19 +55,19 @@ def make(name, k=2, M=2):
 
 @functools.cache
 def estimate_of_a_batch(name):
-  """Value and gradient of a batch of two dimensions in float64, made once."""
+  """Returns value and gradient of a batch of rank 2 in float64; caches them."""
   return estimate(make(name), zoo.DISTRIBUTIONS['Categorical'], *BATCH)
 
 
 def some_num_summed(row):
-  """None, some and, where there are finitely many, all values summed."""
+  """Returns numbers of values to sum: none, some and, if finite, all."""
   last = 5 if row.num_values == math.inf else row.num_values
   return sorted({0, 1, min(3, last), last})
 
 
 @functools.cache
 def best(name, k):
-  """The distribution, a batch of 3, and its partition."""
+  """Returns the distribution with a batch of 3, and its partition."""
   q = zoo.DISTRIBUTIONS[name].make(tf.float64, (3,))
   return q, tfp_rb.partition(q, k)
 
@@ -167,13 +167,13 @@ def test_atoms_have_the_promised_shapes(name):
     (name, dtype)
     for name in ENUMERATED
     for dtype in ('float16', 'bfloat16')
-    # TFP's own constructor fails there.
+    # TFP's own constructor fails for this combination.
     if (name, dtype) != ('FiniteDiscrete', 'bfloat16')
   ],
 )
 def test_half_precision_agrees_with_float32(name, dtype):
   row = zoo.DISTRIBUTIONS[name]
-  # The same numbers in both precisions.
+  # Both precisions get the same numbers.
   rounded = row._replace(
     parameter=lambda d, b: tf.cast(row.parameter(dtype, b), d)
   )
@@ -218,7 +218,7 @@ def test_batch_size_may_be_unknown(name, form):
 
 
 def outcome(estimator, row, seed):
-  """The atoms at which `f` is called, the value and the gradient."""
+  """Returns the atoms at which `f` is called, the value and the gradient."""
   parameter, atoms = row.parameter(tf.float32, (3,)), []
   with tf.GradientTape() as tape:
     tape.watch(parameter)
@@ -234,12 +234,12 @@ def outcome(estimator, row, seed):
 
 
 def in_three_modes(estimator, row):
-  """`{mode: outcome for each seed}`."""
+  """Returns `{mode: outcome for each seed}`."""
 
   def run(seed):
     return outcome(estimator, row, seed)
 
-  # At run time, so that XLA cannot fold the draws.
+  # The seeds are passed at run time, so that XLA cannot fold the draws.
   seeds = [tf.constant(seed) for seed in ([5, 3], [-7, -(2**31)])]
   return {
     mode: [go(seed) for seed in seeds]
@@ -256,7 +256,7 @@ def assert_modes_agree(results):
       np.testing.assert_allclose(gradient, expected[2], rtol=1e-4, atol=1e-4)
 
 
-# XLA compiles the windows of countable supports for seconds.
+# XLA takes seconds to compile the windows of countable supports.
 @pytest.mark.parametrize(
   'name',
   [
@@ -266,7 +266,8 @@ def assert_modes_agree(results):
   ],
 )
 def test_eager_graph_and_xla_agree(name):
-  # Summed atoms, draws from the rest, and one from the whole distribution.
+  # The atoms are summed values, draws from the rest, and one draw from the
+  # whole distribution.
   estimator = make('summed-independent', k=1, M=2)
   assert_modes_agree(in_three_modes(estimator, zoo.DISTRIBUTIONS[name]))
 
@@ -370,7 +371,7 @@ def test_log_weights_are_those_of_the_distribution(name):
 def test_most_probable_value_comes_first(name):
   _, p = best(name, some_num_summed(zoo.DISTRIBUTIONS[name])[-1])
   log_weights = np.array(p.log_weights)
-  # Ties of products agree to rounding only.
+  # Ties of products are equal only up to rounding.
   assert np.all(log_weights[1:] <= log_weights[:-1] + 1e-12)
 
 
@@ -473,7 +474,7 @@ UNREGISTERED = {
   'Multinomial': lambda x: tfd.Multinomial(total_count=2.0, logits=x),
   'own': EvenNumbers,
 }
-# Of registered classes, but made of something that is not.
+# These are objects of registered classes that contain an unregistered object.
 UNREGISTERED_INSIDE = {
   'Independent': lambda x: tfd.Independent(
     EvenNumbers(tf.stack([x, -x], axis=-2)), 1
@@ -516,7 +517,8 @@ def test_error_of_unregistered_distribution_shows_what_to_do(kind):
   ],
 )
 def test_third_party_distribution_is_unbiased_once_registered(kind, name):
-  # Registered for the base class: the subclass is found by its MRO.
+  # The partition is registered for the base class; the subclass is found by its
+  # MRO.
   tfp_rb.RegisterPartition(EvenNumbers)(partition_of_even)
   cost = tf.constant([2.0, -1.0, 0.5], tf.float64)
   report = tfp_rb.testing.assert_unbiased(
@@ -524,7 +526,8 @@ def test_third_party_distribution_is_unbiased_once_registered(kind, name):
     problem=lambda logits: (lambda z: tf.gather(cost, z // 2), kind(logits)),
     parameters=[tf.constant([[0.1, 1.0, -0.5], [2.0, 0.0, 0.3]], tf.float64)],
   )
-  # Drawn as well, since the sampler is not one of the library's.
+  # The report uses draws as well, since the sampler is not one of the
+  # library's.
   assert not report.is_exact
 
 
@@ -551,7 +554,7 @@ def test_registration_returns_the_function(registry):
   assert decorated is partition_of_even
 
 
-# What the gradient reaches.
+# The variables that the gradient reaches.
 
 
 @every_estimator
@@ -575,7 +578,7 @@ def test_gradient_by_a_shift_is_pathwise(name):
   with tf.GradientTape() as tape:
     q = tfb.Shift(shift)(tfd.Binomial(total_count=3.0, probs=probs))
     value = tfp_rb.expectation(lambda z: 3.0 * z, q, make(name, k=1), seed=SEED)
-  # The slope of `f` everywhere, whatever was drawn.
+  # The result is the slope of `f`, which is the same everywhere, for all draws.
   np.testing.assert_allclose(tape.gradient(value, shift), [3, 3], rtol=1e-6)
 
 
@@ -605,7 +608,7 @@ def test_learned_baseline_moves_downhill_whatever_the_loss(form, scale):
       lambda z: 3.0 + 0.0 * tf.cast(z, tf.float32), q, estimator, seed=SEED
     )
   (variable,) = estimator.trainable_variables
-  # (3 - 0.5)^2 by the level 0.5
+  # This is the derivative of (3 - level)^2 at the level 0.5.
   np.testing.assert_allclose(
     tape.gradient(loss, variable), -5.0 * abs(scale), rtol=1e-6
   )

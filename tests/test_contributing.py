@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CONTRIBUTING's recipes, followed by code from outside the package."""
+"""Follows CONTRIBUTING's recipes with code from outside the package."""
 
 import json
 import pathlib
@@ -20,7 +20,7 @@ TEXT = (pathlib.Path(__file__).parents[1] / 'CONTRIBUTING.md').read_text()
 
 
 def defined_in(title):
-  """What the code of a section of CONTRIBUTING defines."""
+  """Returns the names that the code of a section of CONTRIBUTING defines."""
   section = TEXT.split(f'## {title}\n')[1].split('\n## ')[0]
   (code,) = re.findall(r'```python\n(.*?)```', section, re.DOTALL)
   lines = [line for line in code.splitlines() if line.strip()]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""REBAR and RELAX are unbiased, and what noise is left."""
+"""Checks that REBAR and RELAX are unbiased, and how much noise is left."""
 
 import functools
 import itertools
@@ -27,8 +27,8 @@ import zoo
 
 tfd = tfp.distributions
 
-# An unbiased estimator fails with probability 1e-6; a bias of `DETECTABLE` of
-# the gradient's norm is found with probability 0.99.
+# An unbiased estimator fails with probability 1e-6; a bias of `DETECTABLE`
+# times the gradient's norm is found with probability 0.99.
 DETECTABLE = 0.03
 
 
@@ -65,7 +65,7 @@ NAMES = ('REBAR', 'RELAX', 'RELAX-with_f')
 def test_restricted_control_variate_is_unbiased(name, k):
   estimator = tfp_rb.rao_blackwellize(unbiased(name, True), num_summed=k)
   report = assert_unbiased(estimator)
-  # A rest of one value has no noise, and of none no draw.
+  # A rest of one value has no noise, and an empty rest has no draw.
   assert report.is_exact == (k >= 3)
 
 
@@ -90,7 +90,7 @@ UNBIASED_FORMS = {
   ),
   'atoms': lambda e: tfp_rb.rao_blackwellize(
     e(),
-    # The best value is not among them, and one is repeated.
+    # The best value is not among the atoms, and one atom is repeated.
     atoms=lambda q: tf.broadcast_to(
       tf.reshape(
         tf.one_hot([2, 3, 2], 4, dtype=q.dtype),
@@ -113,7 +113,7 @@ def test_control_variate_is_unbiased_however_the_atoms_are_chosen(name, form):
 @pytest.mark.slow
 @pytest.mark.parametrize('name', NAMES)
 def test_budget_is_unbiased_where_the_rows_differ(name):
-  """One row draws both atoms, another sums one of them."""
+  """Uses two rows: one draws both atoms, the other sums one of them."""
   logits = np.array([[0.4, 0.6, 0.5, 0.1], [0.3, 2.0, -0.6, 0.1]])
   estimator = tfp_rb.rao_blackwellize(unbiased(name), budget=2)
   q = tfd.OneHotCategorical(logits=logits)
@@ -139,7 +139,7 @@ def test_control_variate_is_unbiased_on_products(kind, name, k):
 
 
 class DoublyCounted(tfp_rb.RELAX):
-  """The score term of the control variate twice, a mistake easily made."""
+  """Counts the score term of the control variate twice, an easy mistake."""
 
   def control_variate_at(self, f, relaxed, distribution):
     control, slope = super().control_variate_at(f, relaxed, distribution)
@@ -147,7 +147,7 @@ class DoublyCounted(tfp_rb.RELAX):
 
 
 class Unconditional(tfp_rb.RELAX):
-  """The relaxed atom is not that of the atom: its classes are rolled."""
+  """Uses a relaxed atom that does not match the atom: classes are rolled."""
 
   def control_variate_at(self, f, relaxed, distribution):
     rolled = tf.roll(relaxed, 1, axis=-1)
@@ -180,7 +180,7 @@ def test_nothing_is_left_to_chance_where_all_is_summed(name):
 
 @pytest.mark.parametrize('name', NAMES)
 def test_unrestricted_floor_is_that_of_the_noise_at_the_atoms(name):
-  """The variance at k = K is `sum_z q(z)^2 Var[g(z)]`.
+  """Checks that the variance at k = K is `sum_z q(z)^2 Var[g(z)]`.
 
   Over 50000 rows a variance has a relative standard error of about 1 %.
   """
@@ -188,7 +188,7 @@ def test_unrestricted_floor_is_that_of_the_noise_at_the_atoms(name):
   estimator = unbiased(name, restricted=False)
   summed = tfp_rb.rao_blackwellize(estimator, num_summed=4)
   actual = total_variance(gradients_of(summed, num_rows)[1])
-  # The value of `f` is another one at each atom.
+  # `f` has a different value at each atom.
   values, gradients = gradients_of(estimator, num_rows, seed=(8, 8))
   corners, _ = four_values(tf.constant(LOGITS))
   expected = 0.0

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""REBAR and RELAX train their own variables, downhill, and disturb nothing.
+"""REBAR and RELAX train their own variables, downhill, and affect nothing else.
 
-The objective is the squared gradient of the whole estimate by the logits. Its
-derivative is compared with finite differences of that square for a fixed seed.
+The objective is the squared gradient of the whole estimate w.r.t. the logits.
+Its derivative is compared with finite differences of that square for a fixed
+seed.
 """
 
 import itertools
@@ -24,7 +25,7 @@ LOGITS = np.array([0.4, 1.2, -0.6, 0.1])
 
 
 def cost(z):
-  """Not what any control variate below is, inside the simplex or outside."""
+  """Differs from all control variates below, inside the simplex and outside."""
   a = tf.constant([4.0, 1.0, 2.5, 3.5], tf.float64)
   z = tf.cast(z, tf.float64)
   return tf.reduce_sum(a * z + tf.sin(3.0 * a * z) * (1.0 - z), axis=-1)
@@ -36,8 +37,8 @@ def cost_of_sites(z):
   return tf.reduce_sum(a * z, axis=-1) + 0.5 * tf.reduce_sum(z, axis=-1) ** 3
 
 
-# The logits of a Bernoulli are the difference of those of its two classes, so
-# a gradient counts once for each of them.
+# The logit of a Bernoulli is the difference of the logits of its two classes,
+# so a gradient counts once for each class.
 PROBLEMS = {
   'OneHotCategorical': (
     cost, lambda x: tfd.OneHotCategorical(logits=x), LOGITS, 1.0
@@ -56,7 +57,7 @@ def variable(value):
 
 
 class Quadratic(tf.Module):
-  """A control variate with a slope and a curvature for each class."""
+  """A control variate that has a slope and a curvature for each class."""
 
   def __init__(self, slope, curvature):
     super().__init__()
@@ -95,14 +96,14 @@ def loss_and_gradient(estimator, kind='OneHotCategorical', logits=None,
 
 
 def squared_gradients(estimator, kind, logits=None, seed=SEED):
-  """Squared gradient by the logits, one for each row."""
+  """Returns the squared gradient w.r.t. the logits, one for each row."""
   gradient = loss_and_gradient(estimator, kind, logits, seed)[1]
   return np.sum(np.square(gradient), axis=-1) * PROBLEMS[kind][3]
 
 
 def objective_gradients(estimator, kind='OneHotCategorical', logits=None,
                         weights=1.0, seed=SEED):  # fmt: skip
-  """Gradients of `sum(weights * loss)` by the estimator's variables."""
+  """Differentiates `sum(weights * loss)` w.r.t. the estimator's variables."""
   f, build, default, _ = PROBLEMS[kind]
   logits = tf.constant(default if logits is None else logits)
   with tf.GradientTape() as tape:
@@ -112,7 +113,7 @@ def objective_gradients(estimator, kind='OneHotCategorical', logits=None,
 
 
 def along(direction, variable, function):
-  """Central difference of `function()` as the variable moves."""
+  """Returns the central difference of `function()` as the variable moves."""
   step, start = 1e-5, variable.numpy()
   ends = []
   for sign in (1.0, -1.0):
@@ -123,14 +124,14 @@ def along(direction, variable, function):
 
 
 def assert_is_derivative(gradients, variables, function):
-  """Along a direction for each variable; none of its entries is 0."""
+  """Compares along one direction for each variable; no entry may be 0."""
   assert len(gradients) == len(variables) > 0
   for n, (gradient, v) in enumerate(zip(gradients, variables)):
     direction = np.cos(1.0 + n + np.arange(np.size(v.numpy())))
     direction = np.reshape(direction, v.shape)
     expected = along(direction, v, function)
     actual = np.sum(gradient * direction)
-    assert abs(expected) > 1e-3  # or the comparison says nothing
+    assert abs(expected) > 1e-3  # otherwise the comparison proves nothing
     np.testing.assert_allclose(actual, expected, rtol=1e-5)
 
 
@@ -238,7 +239,7 @@ def test_a_small_step_lowers_the_squared_gradient(name, num_summed):
   np.testing.assert_allclose(before - after, expected, rtol=0.1)
 
 
-# What the objective does not reach.
+# Variables that the objective does not reach.
 
 
 @pytest.mark.parametrize('name', ['REBAR', 'RELAX', 'RELAX-with_f'])
@@ -246,7 +247,7 @@ def test_a_small_step_lowers_the_squared_gradient(name, num_summed):
 def test_objective_reaches_only_the_variables_of_the_estimator(
   name, num_summed
 ):
-  """All else is as with constants of the same value."""
+  """Checks that all else is as with constants of the same value."""
   logits, factor = tf.Variable(ROWS), variable(1.3)
   control_variate = lambda x: tf.reduce_sum(tf.sin(2.0 * x), axis=-1)
   results = []
@@ -269,14 +270,19 @@ def test_objective_reaches_only_the_variables_of_the_estimator(
     results.append([loss, *tape.gradient(total, [logits, factor])])
   for trained, constant in zip(*results):
     np.testing.assert_array_equal(trained, constant)
-  # The gradient of the value alone: 2 / factor times it.
+  # The factor gets only the gradient of the value, which is 2 / factor times
+  # the value.
   np.testing.assert_allclose(
     results[0][2], 2.0 / 1.3 * np.sum(results[0][0]), rtol=1e-12
   )
 
 
 def test_a_variable_that_f_shares_with_the_estimator_gets_both():
-  """Then it is one of the estimator's, and the loss depends on it as well."""
+  """Checks that a shared variable gets the gradients of both roles.
+
+  The variable then belongs to the estimator, and the loss depends on it as
+  well.
+  """
   weight = variable(1.3)
   f = lambda z: weight * cost(z)
   shared = tfp_rb.RELAX(f, temperature=0.5)
@@ -385,17 +391,18 @@ def test_keras_network_is_built_at_the_first_call_and_trained(num_summed):
       estimator,
       seed=SEED,
     )
-  # They exist now, and the tape of the very first call knows them.
+  # The variables exist now, and the tape of the very first call knows them.
   variables = estimator.trainable_variables
   assert len(variables) == 5
   gradients = tape.gradient(loss, variables)
   np.testing.assert_allclose(
     np.concatenate([np.ravel(g) for g in gradients]),
     np.concatenate([np.ravel(g) for g in objective_gradients(estimator)]),
-    rtol=1e-6,  # until it is built, the network rounds its input to float32
+    rtol=1e-6,  # the network rounds its input to float32 until it is built
     atol=1e-6,
   )
-  # What shifts the control variate is no exception: it is a baseline.
+  # The variable that shifts the control variate is no exception, because the
+  # shift acts as a baseline.
   assert all(np.any(g) for g in gradients)
   for gradient, v in zip(gradients, variables):
     direction = np.cos(1.0 + np.arange(np.size(v.numpy())))
@@ -410,7 +417,7 @@ def test_keras_network_is_built_at_the_first_call_and_trained(num_summed):
 
 def test_an_optimizer_of_keras_takes_the_gradients():
   estimator = tfp_rb.RELAX(network(), temperature=variable(0.7))
-  objective_gradients(estimator)  # builds the network
+  objective_gradients(estimator)  # this builds the network
   before = [v.numpy() for v in estimator.trainable_variables]
   optimizer = keras.optimizers.Adam(0.01)
   gradients = objective_gradients(estimator)
@@ -420,7 +427,7 @@ def test_an_optimizer_of_keras_takes_the_gradients():
 
 
 def test_variables_behind_a_lambda_are_trained_once_they_are_attached():
-  """As the docstring of `RELAX` says."""
+  """Checks what the docstring of `RELAX` says."""
   hidden = Quadratic(np.ones(4), np.zeros(4))
   estimator = tfp_rb.RELAX(lambda x: cost(x) + hidden(x), temperature=0.75)
   assert estimator.trainable_variables == ()
@@ -451,7 +458,7 @@ def expectation_of_rows(estimator):
 
 
 def built(name):
-  """An estimator, its variables, and what an eager tape has for them."""
+  """Returns an estimator, its variables, and their eager gradients."""
   estimator = ESTIMATORS[name]()
   expectation_of_rows(estimator)
   variables = estimator.trainable_variables
@@ -478,7 +485,7 @@ def test_gradient_inside_a_function(name, jit_compile):
     return tape.gradient(loss, variables)
 
   assert_same(gradients(), expected)
-  # The variables are read when it runs, not when it is traced.
+  # The variables are read when the function runs, not when it is traced.
   variables[0].assign(variables[0] + 0.1)
   with tf.GradientTape() as tape:
     loss = expectation_of_rows(estimator)
@@ -521,7 +528,7 @@ def test_two_estimates_on_one_tape_add_up(name):
   [('RELAX', False), ('REBAR', True), ('network', True)],
 )
 def test_gradient_inside_a_loop(name, in_a_function):
-  """The loss and its gradient in the body, summed over three turns."""
+  """Computes the loss and its gradient in the body, summed over three turns."""
   estimator, variables, expected = built(name)
 
   def body(n, *totals):
@@ -560,24 +567,27 @@ NUM_ROWS = 20_000
 
 
 def gradients_of_rows(estimator, num_rows=NUM_ROWS, seed=(8, 8)):
-  """Independent gradients of one problem, `[n, 4]`."""
+  """Returns independent gradients of one problem, `[n, 4]`."""
   logits = np.tile(LOGITS, [num_rows, 1])
   return loss_and_gradient(estimator, logits=logits, seed=seed)[1].numpy()
 
 
 def squared_errors(gradients):
-  """Squared distances from the mean; their mean is the total variance."""
+  """Returns squared distances from the mean.
+
+  Their mean is the total variance.
+  """
   return np.sum((gradients - gradients.mean(0)) ** 2, axis=-1)
 
 
 def variance_and_error(estimator):
-  """Total variance of a gradient, and the standard error of that."""
+  """Returns a gradient's total variance and the variance's standard error."""
   squares = squared_errors(gradients_of_rows(estimator))
   return squares.mean(), squares.std() / np.sqrt(len(squares))
 
 
 def trained(estimator, factor, num_steps=150, rows_per_step=256):
-  """Minimises `factor` times the expectation, whose logits do not move."""
+  """Minimizes `factor` times the expectation, whose logits stay constant."""
   optimizer = keras.optimizers.Adam(0.1)
   variables = estimator.trainable_variables
   optimizer.build(variables)
@@ -623,10 +633,12 @@ def untrained(kind='quadratic'):
 )
 @pytest.mark.slow
 def test_training_lowers_the_variance(kind, factor):
-  """Below a fifth of what it was, of REINFORCE's and of REBAR's.
+  """Requires a variance below a fifth of each of three variances.
 
-  Each variance is known up to a standard error of 1 %, so that a fifth is not
-  undercut by chance; it falls to a tenth.
+  The three are the variance before training, REINFORCE's and REBAR's.
+
+  Each variance is known up to a standard error of 1 %, so that it does not fall
+  below a fifth by chance; training lowers it to a tenth.
   """
   estimator = untrained(kind)
   before, _ = variance_and_error(estimator)
@@ -657,11 +669,11 @@ def test_training_lowers_the_variance_of_rebar():
 )
 @pytest.mark.slow
 def test_summing_does_not_raise_the_variance(name, restricted, num_samples):
-  """At the same number of draws, each further atom that is summed.
+  """Compares the variances as more atoms are summed at equal numbers of draws.
 
-  With the same seeds, in 20000 rows. A variance that is not raised fails with
-  probability below 1e-6 for each number of atoms: 5 standard errors of the
-  difference.
+  All variances use the same seeds and 20000 rows. If summing does not raise the
+  variance, the test fails with probability below 1e-6 for each number of atoms:
+  the limit is 5 standard errors of the difference.
   """
   squares = [
     squared_errors(
@@ -679,6 +691,6 @@ def test_summing_does_not_raise_the_variance(name, restricted, num_samples):
   for fewer, more in zip(squares, squares[1:]):
     lowered = fewer - more
     assert lowered.mean() > -5.0 * lowered.std() / np.sqrt(NUM_ROWS)
-  # And from nothing to something it falls for certain.
+  # Summing some atoms instead of none certainly lowers the variance.
   lowered = squares[0] - squares[1]
   assert lowered.mean() > 5.0 * lowered.std() / np.sqrt(NUM_ROWS)

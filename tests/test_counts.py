@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Poisson, NegativeBinomial, Geometric, Binomial and Zipf.
 
-The reference is a long table of each law in extended precision, made of the
-ratios of neighbouring probabilities and normalised by its own sum, with
-nothing of `tfp_rb`, TFP or their special functions in it. It is itself checked
+The reference is a long table of each law in extended precision. It is built
+from the ratios of neighboring probabilities and normalized by its own sum,
+without `tfp_rb`, TFP or their special functions. The table itself is checked
 against SciPy.
 """
 
@@ -25,21 +25,21 @@ tfd = tfp.distributions
 
 SEEDS = [[1, 2], [-7, 3], [2**31 - 1, -(2**31)], [0, -1]]
 
-# Calibrated tests in this file, which share the rate of false failures: at
-# most 8 laws for each family, with 3 numbers of summed values.
+# The number of calibrated tests in this file, which share the rate of false
+# failures: at most 8 laws for each family, with 3 numbers of summed values.
 NUM_TESTS = 8 * 5 * 3
 NUM_DRAWS = 20_000
 
 
 class Table(NamedTuple):
-  """Values, log-probabilities (extended), and the mass beyond the last."""
+  """Values, log-probabilities (extended), and the mass beyond the last one."""
 
   values: np.ndarray
   log_probs: np.ndarray
   beyond: float
 
   def best(self, k):
-    """The `k` most probable values, ties by the lowest."""
+    """Returns the `k` most probable values; ties go to the lowest value."""
     # Ties are exact in theory, and within 1e-17 in the table.
     below_mode = np.rint((np.max(self.log_probs) - self.log_probs) * 2.0**43)
     last = min(k, self.values.size) - 1
@@ -50,13 +50,13 @@ class Table(NamedTuple):
     return candidates[order[:k]]
 
   def rest(self, k):
-    """The mass of all but the `k` best, as a sum of positive terms."""
+    """Returns the mass of all but the `k` best, as a sum of positive terms."""
     is_rest = np.ones(self.values.size, bool)
     is_rest[self.best(k)] = False
     return np.sum(np.exp(self.log_probs[is_rest])) + self.beyond
 
   def smallest_k(self, mass):
-    """The smallest `k` that leaves less than `mass`."""
+    """Returns the smallest `k` that leaves less than `mass`."""
     k = 1
     while self.rest(k) >= mass:
       k += 1
@@ -78,7 +78,7 @@ def rate_of(row):
 
 
 def ratio(kind, row, z):
-  """`q(z) / q(z - 1)`."""
+  """Returns `q(z) / q(z - 1)`."""
   if kind is tfd.Poisson:
     return rate_of(row) / z
   p, failure = success_and_failure(row)
@@ -162,8 +162,8 @@ class Family(NamedTuple):
     return self.kind(**given)
 
 
-# Ties: Poisson of integer rate; Binomial of p = 1/2; NegativeBinomial with
-# (r - 1) p / (1 - p) an integer.
+# Ties occur for a Poisson of integer rate, a Binomial of p = 1/2, and a
+# NegativeBinomial with an integer (r - 1) p / (1 - p).
 FAMILIES = {
   'Poisson': Family(tfd.Poisson, {'rate': [0.3, 1.0, 4.0, 33.7, 200.0]}),
   'Poisson of log_rate': Family(
@@ -202,7 +202,7 @@ FAMILIES = {
   'Zipf': Family(tfd.Zipf, {'power': [1.5, 2.0, 3.5, 12.0]}),
 }
 
-# Means of about 1e5.
+# The means are about 1e5.
 LARGE = {
   'large Poisson': Family(tfd.Poisson, {'rate': [1e5, 1e5 + 0.4]}),
   'large NegativeBinomial': Family(
@@ -226,14 +226,14 @@ def partition_of(name, k):
 
 
 def assert_is_top_k(partition, tables, k, rtol):
-  """The values, in order, and their weights; 0 beyond a row's support."""
+  """Checks the values, in order, and the weights; 0 beyond a row's support."""
   for i, table in enumerate(tables):
     best = table.best(k)
     values = partition.values.numpy()[:, i]
     np.testing.assert_array_equal(values[: best.size], table.values[best])
     weights = partition.weights.numpy()[:, i]
     exact = np.exp(table.log_probs[best]).astype(np.float64)
-    # What is below 1e-280 may underflow.
+    # Weights below 1e-280 may underflow.
     np.testing.assert_allclose(weights[: best.size], exact, rtol, atol=1e-280)
     np.testing.assert_array_equal(weights[best.size :], 0.0)
 
@@ -437,7 +437,8 @@ def test_binomial_with_a_count_known_at_run_time_only_is_partitioned():
 @pytest.mark.parametrize('name', KINDS)
 def test_compiled_partitions_equal_eager_ones(name):
   family = KINDS[name]
-  # The parameters and the seed are known at run time only, but for counts.
+  # The parameters and the seed are known only at run time, except for the
+  # counts.
   counts = {'total_count': family.parameters.get('total_count')}
   counts = {} if family.kind is not tfd.Binomial else counts
 
@@ -456,10 +457,10 @@ def test_compiled_partitions_equal_eager_ones(name):
     for key, value in family.parameters.items()
     if key not in counts
   }
-  # The same for every seed.
+  # The partition is the same for every seed.
   partition = tfp_rb.partition(family.build(**parameters, **counts), 21)
   weights, rest = partition.weights, partition.rest_weight
-  # Where the rest is empty, its draws mean nothing.
+  # If the rest is empty, its draws have no meaning.
   exists = rest.numpy() > 0.0
   for seed in map(tf.constant, SEEDS):
     draws = partition.sample_rest(200, seed)
@@ -546,7 +547,8 @@ def test_draws_from_the_rest_lie_on_both_sides_of_the_window(name):
   partition = partition_of(name, 200)
   draws = partition.sample_rest(1000, seed=[15, 16])
   is_below = draws < np.min(partition.values, axis=0)
-  # Six standard errors of the share, about one half at these means.
+  # The tolerance is six standard errors of the share, which is about one half
+  # at these means.
   np.testing.assert_allclose(np.mean(is_below, axis=0), 0.5, atol=0.1)
 
 
@@ -605,7 +607,7 @@ def test_extreme_parameters_give_finite_results(name, k):
 def test_extreme_parameters_terminate_quickly(name):
   start = time.perf_counter()
   tfp_rb.partition(EXTREMES[name], 3).sample_rest(1000, seed=[1, 2])
-  # About half a second on an idle core.
+  # This takes about half a second on an idle core.
   assert time.perf_counter() - start < 20.0
 
 
@@ -620,14 +622,14 @@ def test_weights_sum_to_1_at_extreme_parameters(name):
 def test_draws_at_large_rates_have_the_right_mean(rate):
   partition = tfp_rb.partition(float64(tfd.Poisson, rate=rate), 0)
   standardised = (partition.sample_rest(2000, seed=[1, 2]) - rate) / rate**0.5
-  # Six standard errors of the mean.
+  # The tolerance is six standard errors of the mean.
   np.testing.assert_allclose(np.mean(standardised), 0.0, atol=6 / 2000**0.5)
 
 
 @pytest.mark.parametrize('rate', [1.5e5, 1e6, 1e7])
 def test_tails_at_large_rates_equal_sums(rate):
-  # Summed in long double from ratios of neighbours: SciPy's own tails are off
-  # by 4 % at a rate of 1e7, 6 standard deviations above the mean.
+  # The reference sums ratios of neighbors in long double, because SciPy's own
+  # tails are off by 4 % at a rate of 1e7, 6 standard deviations above the mean.
   z = np.floor(rate + rate**0.5 * np.linspace(-7.0, 7.0, 41))
   first, last = int(rate - 12.0 * rate**0.5), int(rate + 12.0 * rate**0.5)
   ratios = np.longdouble(rate) / np.arange(first + 1, last + 1)
@@ -665,7 +667,7 @@ def test_log_prob_equals_scipy(name):
 
 
 def expected_log_zipf(power, num_terms=10_000):
-  """`E[log Z]`: a sum, and its tail by Euler and Maclaurin."""
+  """Returns `E[log Z]` as a sum whose tail uses Euler and Maclaurin."""
   n = np.arange(1, num_terms, dtype=np.longdouble)
   N = np.longdouble(num_terms)
   log_n = np.log(N)
@@ -677,7 +679,7 @@ def expected_log_zipf(power, num_terms=10_000):
 
 
 def test_the_reference_for_zipf_has_known_values():
-  # zeta'(2) / zeta(2) and zeta'(3) / zeta(3).
+  # The expected values are zeta'(2) / zeta(2) and zeta'(3) / zeta(3).
   np.testing.assert_allclose(
     [expected_log_zipf(2.0), expected_log_zipf(3.0)],
     [0.9375482543158437 * 6 / np.pi**2, 0.1981262428856369 / special.zeta(3)],
@@ -685,7 +687,7 @@ def test_the_reference_for_zipf_has_known_values():
   )
 
 
-# Derivatives of log q(z) by the named parameter; the others are fixed.
+# Derivatives of log q(z) w.r.t. the named parameter; the others are fixed.
 SCORES = {
   'Poisson rate': (
     lambda x: tfd.Poisson(rate=x),
@@ -732,9 +734,9 @@ SCORES = {
     [0.1, 0.5, 0.95],
     lambda z, x: z / x - (9.0 - z) / (1.0 - x),
   ),
-  # `tfd.Zipf.log_prob` of TFP 0.25 is differentiated to `-log z` alone:
-  # TensorFlow returns no derivative of `zeta(x, q)` by `x`, so `E[log Z]` is
-  # lost without an error. The partition's own has it.
+  # TFP 0.25 differentiates `tfd.Zipf.log_prob` to `-log z` alone: TensorFlow
+  # returns no derivative of `zeta(x, q)` w.r.t. `x`, so `E[log Z]` is lost
+  # without an error. The partition's own `log_prob` includes it.
   'Zipf power': (
     lambda x: tfd.Zipf(x, dtype=tf.float64),
     [1.05, 1.5, 2.0, 6.0, 50.0],

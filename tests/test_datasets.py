@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MNIST: embedded, by TFDS, and the paper's split."""
+"""MNIST: the embedded images, those of TFDS, and the paper's split."""
 
 import importlib
 import socket
@@ -26,7 +26,8 @@ def test_embedded_subset_is_balanced_and_real(embedded):
   assert embedded.train_images.dtype == np.uint8
   np.testing.assert_array_equal(np.bincount(embedded.train_labels), [1000] * 10)
   np.testing.assert_array_equal(np.bincount(embedded.test_labels), [200] * 10)
-  # Images of a digit are more like each other than like those of another.
+  # Images of one digit are more similar to each other than to those of another
+  # digit.
   means = np.stack(
     [
       embedded.train_images[embedded.train_labels == c].mean(0)
@@ -35,8 +36,8 @@ def test_embedded_subset_is_balanced_and_real(embedded):
   )
   distances = ((embedded.test_images[:, np.newaxis] - means) ** 2).sum((-2, -1))
   accuracy = np.mean(np.argmin(distances, axis=1) == embedded.test_labels)
-  assert 0.75 < accuracy < 0.9  # what the nearest mean gives on MNIST
-  # No image is in both.
+  assert 0.75 < accuracy < 0.9  # the accuracy of the nearest mean on MNIST
+  # No image is in both sets.
   both = {x.tobytes() for x in embedded.train_images} & {
     x.tobytes() for x in embedded.test_images
   }
@@ -63,7 +64,7 @@ def test_without_a_network_the_subset_stands_in_at_once(tmp_path, monkeypatch):
   start = time.monotonic()
   with pytest.warns(UserWarning, match='MNIST'):
     mnist = datasets.load_mnist(data_dir=str(tmp_path))
-  assert time.monotonic() - start < 60.0  # TFDS alone takes minutes
+  assert time.monotonic() - start < 60.0  # TFDS alone would take minutes
   assert mnist.source == 'MNIST subset (10,000 + 2,000)'
   with raises(RuntimeError, 'TFDS_DATA_DIR'):
     datasets.load_mnist('tfds', data_dir=str(tmp_path))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which estimator `expectation` uses if none is given, and what it costs."""
+"""The estimator that `expectation` uses by default, and its cost."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ DRAWS = tfp_rb.REINFORCE(LEAVE_ONE_OUT, num_samples=3)
 
 
 def atoms_of(q, estimator):
-  """The atoms at which `expectation` evaluates `f`, and its value."""
+  """Returns the atoms at which `expectation` evaluates `f`, and its value."""
   f, atoms = zoo.cost(q, tf.float32), []
 
   def recorded(z):
@@ -28,7 +28,7 @@ def atoms_of(q, estimator):
     return f(z)
 
   value = tfp_rb.expectation(recorded, q, estimator, seed=SEED)
-  (values,) = atoms  # one call
+  (values,) = atoms  # there is one call
   return values, value.numpy()
 
 
@@ -44,7 +44,7 @@ def test_one_variable_and_a_product_of_few_sites_get_a_budget(name):
   assert_default_is(BUDGET, zoo.DISTRIBUTIONS[name].make(batch_shape=(2, 3)))
 
 
-# The best joint value of 9 has a probability of 0.85.
+# The best joint value of 9 bits has a probability of 0.85.
 BIT = tfd.Bernoulli(logits=4.0, dtype=tf.float32)
 BITS = tfd.Bernoulli(logits=[4.0, 3.5])
 

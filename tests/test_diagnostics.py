@@ -30,14 +30,14 @@ COST = np.array([1.0, -2.0, 0.5, 3.0])
 
 
 def problem(logits):
-  """A cost that depends on the logits as well."""
+  """Returns a cost that depends on the logits as well."""
   scale = 1.0 + 0.1 * tf.reduce_sum(logits**2, axis=-1)
   f = lambda z: scale * tf.gather(tf.constant(COST), z)
   return f, tfd.Categorical(logits=logits)
 
 
 def fixed_problem(logits):
-  """A cost of its own."""
+  """Returns a cost that does not depend on the logits."""
   return (
     lambda z: tf.gather(tf.constant(COST), z),
     tfd.Categorical(logits=logits),
@@ -70,7 +70,7 @@ def reinforce(k=0, num_samples=1, baseline=None):
 
 
 class Doubled(tfp_rb.GradientEstimator):
-  """Twice the gradient of the score function."""
+  """Doubles the gradient of the score function."""
 
   def evaluate(self, f, distribution, atoms, seed):
     value = f(atoms.values)
@@ -304,8 +304,8 @@ def test_sampled_variance_and_bias_are_near_the_exact_ones():
   actual = diagnostics.sampled_moments(
     loss_of(Doubled(), logits), [logits], num_pairs=200, reference=[gradient]
   )
-  # Half of a normal interval is 1.96 standard errors; 4.9 of these are
-  # exceeded with a probability of 1e-6.
+  # Half of a normal interval is 1.96 standard errors. An error of 4.9 standard
+  # errors is exceeded with a probability of 1e-6.
   low, high = actual.interval
   assert abs(actual.variance - exact.variance) < 2.5 * (high - low) / 2.0
   low, high = actual.bias_interval
@@ -325,7 +325,8 @@ def test_intervals_of_the_variance_hold_19_times_of_20():
 
 @pytest.mark.parametrize('rank', [1, 2, 10])
 def test_intervals_of_the_bias_hold_at_least_19_times_of_20(rank):
-  # The same limit; in one dimension the coverage is 0.95, in others more.
+  # The limit is the same; in one dimension the coverage is 0.95, and higher in
+  # more dimensions.
   rng = np.random.default_rng(1)
   truth = np.full(rank, 0.3)
   num_holding = 0
@@ -359,7 +360,7 @@ def test_keras_variables_are_variables(run_eagerly):
   ('arguments', 'kind', 'argument'),
   [
     ({'loss': 3.0}, TypeError, 'loss'),
-    # An id of its own: that of a function contains its address.
+    # The id is explicit, because that of a function contains its address.
     pytest.param(
       {'loss': lambda seed: tf.zeros([20])}, ValueError, 'loss', id='vector'
     ),
@@ -401,7 +402,7 @@ def test_variables_that_are_not_trainable_count():
   for trainable in (True, False):
     logits = tf.Variable(LOGITS, trainable=trainable)
     loss = loss_of(reinforce(), logits)
-    # All draws of so few pairs are equal once in 10,000 seeds.
+    # With so few pairs, all draws are equal for one seed in 10,000.
     variances.append(diagnostics.sampled_moments(loss, [logits], 10).variance)
   assert variances[0] == variances[1] > 0.0
 
@@ -451,13 +452,13 @@ def test_evaluations_in_several_calls_are_added_up():
   )
   f, numbers = counted(f)
   tfp_rb.expectation(f, q, local, seed=[0, 1])
-  # One site has 2 atoms, one of which is the joint value: 5 points.
+  # One site has 2 atoms. One of them is the joint value, so there are 5 points.
   assert numbers == [3, 3]
 
 
 @pytest.fixture
 def run_eagerly():
-  """For tests of a few gradients, which take less time than a trace."""
+  """Runs eagerly, for tests whose few gradients take less time than a trace."""
   tf.config.run_functions_eagerly(True)
   yield
   tf.config.run_functions_eagerly(False)
@@ -557,7 +558,7 @@ def test_bounds_hold_where_the_paper_says(estimator):
   rows = diagnostics.variance_bounds(estimator, problem, [LOGITS], budget=2)
   for row in rows:
     assert row.variance <= row.bound + ATOL
-  # Proposition 2: no worse than as many plain draws.
+  # Proposition 2 says that the choice is no worse than as many plain draws.
   chosen = min(rows, key=lambda row: row.bound)
   assert chosen.variance <= rows[0].variance + ATOL
 
@@ -697,7 +698,7 @@ def comparison(name, calls, variance):
 
 
 def looks(ax):
-  """What tells the lines apart without colours."""
+  """Returns the properties that tell the lines apart without colors."""
   lines = [line for line in ax.get_lines() if line.get_marker() not in '|_']
   return [(line.get_marker(), line.get_linestyle()) for line in lines]
 
@@ -726,7 +727,7 @@ def test_variances_at_equal_evaluations_are_plotted_row_by_row(ax):
   data = [c.lines[0].get_xydata()[0] for c in ax.containers]
   np.testing.assert_allclose(data, [[0.1, 0.0], [1.0, 1.0]])
   assert ax.get_xscale() == 'log' and '6 evaluations' in ax.get_xlabel()
-  assert ax.get_ylim()[0] > ax.get_ylim()[1]  # the first on top
+  assert ax.get_ylim()[0] > ax.get_ylim()[1]  # the first one is on top
 
 
 def test_no_variance_has_a_place_on_the_plot(ax):
@@ -750,7 +751,7 @@ def test_masses_are_plotted_line_by_line(ax):
   first, second = ax.get_lines()
   np.testing.assert_allclose(first.get_ydata(), one)
   np.testing.assert_allclose(second.get_ydata(), np.mean(many, axis=1))
-  assert len(ax.collections) == 1  # the range of the batch
+  assert len(ax.collections) == 1  # this is the range of the batch
   assert len(set(looks(ax))) == 2
   assert ax.get_xlabel() == 'k, summed values'
   assert ax.get_ylabel() == 'q(rest), probability'

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Keras callback that measures while a model is trained."""
+"""The Keras callback that measures gradients while a model is trained."""
 
 import pathlib
 
@@ -24,7 +24,7 @@ def summed():
 
 
 class Tiny(models.EstimatorModel):
-  """One layer, whose outputs are the logits of a choice."""
+  """A model of one layer, whose outputs are the logits of a choice."""
 
   def __init__(self, estimator):
     super().__init__(estimator)
@@ -41,7 +41,7 @@ class Tiny(models.EstimatorModel):
 
 
 def annealed():
-  """Notes the step in a variable of its own."""
+  """Returns an estimator that keeps the step in its own variable."""
   return tfp_rb.GumbelSoftmax(tfp_rb.AnnealedTemperature(rate=0.01))
 
 
@@ -55,7 +55,7 @@ def fit(estimator, callbacks, jit_compile=False, epochs=2):
 
 
 def events(folder):
-  """Steps and values by tag."""
+  """Returns steps and values by tag."""
   found = {}
   for path in sorted(pathlib.Path(folder).iterdir()):
     for event in tf.compat.v1.train.summary_iterator(str(path)):
@@ -66,14 +66,14 @@ def events(folder):
 
 
 def state_of(model):
-  """All that training changes."""
+  """Returns everything that training changes."""
   variables = [*model.estimator.variables, *model.optimizer.variables]
   return [*model.get_weights(), *[np.asarray(v).copy() for v in variables]]
 
 
 @pytest.fixture(scope='module')
 def measured(tmp_path_factory):
-  """A model fitted with the callback, its state, and what was written."""
+  """Fits a model with the callback; returns it, its state, and the events."""
   folder = tmp_path_factory.mktemp('logs')
   callback = diagnostics.GradientVariance(
     folder, batch=BATCH, every=2, num_pairs=3, seed=4
@@ -115,7 +115,7 @@ def test_it_writes_beside_keras_own_summaries(tmp_path):
   callback = diagnostics.GradientVariance(
     tmp_path / 'a', batch=BATCH, num_pairs=2
   )
-  # Which lets summaries pass at every 100th step only.
+  # This callback lets summaries pass only at every 100th step.
   other = keras.callbacks.TensorBoard(
     str(tmp_path / 'b'), update_freq=100, write_graph=False
   )
@@ -124,7 +124,7 @@ def test_it_writes_beside_keras_own_summaries(tmp_path):
 
 
 class WithAverages(Tiny):
-  """Has state of its own."""
+  """A model with state of its own."""
 
   def __init__(self, estimator):
     super().__init__(estimator)

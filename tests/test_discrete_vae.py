@@ -38,7 +38,7 @@ def summed(k):
 
 
 def all_codes(latents):
-  """All codes, flat, and the variables that each of them consists of."""
+  """Returns all codes, flat, and the variables that each code consists of."""
   if isinstance(latents, int):
     return np.array(list(itertools.product([0.0, 1.0], repeat=latents)))
   number, size = latents
@@ -47,7 +47,7 @@ def all_codes(latents):
 
 
 def dense(network, x):
-  """The layers of a network with one hidden layer, in numpy."""
+  """Evaluates a network with one hidden layer in NumPy."""
   first, leaky, last = network.layers
   x = x @ np.asarray(first.kernel) + np.asarray(first.bias)
   # TensorFlow rounds the slope to float32.
@@ -56,7 +56,10 @@ def dense(network, x):
 
 
 def naive_log_ratio(model, x, latents, codes):
-  """`log q(z | x)` and `log p(x, z)` of one image at each code, in numpy."""
+  """Returns `log q(z | x)` and `log p(x, z)` of an image at each code.
+
+  The computation uses NumPy only.
+  """
   logits = dense(model.encoder, x)
   if isinstance(latents, int):
     log_q = codes @ logits - np.sum(np.log1p(np.exp(logits)))
@@ -95,7 +98,7 @@ def test_the_exact_bound_is_the_sum_over_all_codes(latents):
 
 
 def written_out(model, latents):
-  """The bound as a sum over codes, one after the other."""
+  """Returns the bound as a sum over codes, one after the other."""
   log_probs = tf.nn.log_softmax(model(BINARY))
   if isinstance(latents, int):
     logits = model(BINARY)
@@ -117,7 +120,8 @@ def test_exact_gradients_are_those_of_the_sum_written_out(latents, kind):
   found = {
     # Each code is decoded once.
     'once': lambda: model.negative_bound(BINARY),
-    # The path of every other estimator decodes all codes for each image.
+    # Every other estimator takes this path, which decodes all codes for each
+    # image.
     'generic': lambda: tfp_rb.vi.monte_carlo_variational_loss(
       lambda z: model.log_joint(BINARY, z),
       model.posterior(BINARY),
@@ -150,7 +154,7 @@ def test_more_draws_bring_the_bound_to_the_likelihood():
   ratio = np.exp(log_p - log_q - expected)
   error = np.sqrt((np.sum(np.exp(log_q) * ratio**2) - 1.0) / 40_000)
   found = model.importance_bound(BINARY[:1], num_samples=40_000, seed=SEED)
-  # 5 standard errors, which are much less than the gap of a single draw.
+  # The limit is 5 standard errors, much less than the gap of a single draw.
   assert abs(found[0] - expected) < 5.0 * error + 1e-6
   gap = np.sum(np.exp(log_q) * (log_q - log_p)) + expected
   assert gap > 20.0 * error
@@ -176,7 +180,7 @@ def network(num_inputs):
   return keras.Sequential([keras.Input([num_inputs]), keras.layers.Dense(1)])
 
 
-# Those that this model is trained with in `examples/studies/discrete_vae.py`.
+# `examples/studies/discrete_vae.py` trains this model with these estimators.
 ESTIMATORS = {
   'leave_one_out': leave_one_out,
   'summed': lambda: summed(1),
@@ -208,7 +212,7 @@ ESTIMATORS = {
 QUICK = ('leave_one_out', 'pooled', 'REBAR')
 
 
-# Compiling takes most of the time.
+# Most of the time is spent on compiling.
 @pytest.mark.parametrize(
   'names', [QUICK, pytest.param(tuple(ESTIMATORS), marks=pytest.mark.slow)]
 )
@@ -254,7 +258,7 @@ def test_a_stack_of_batches_makes_the_same_steps():
 
 
 def test_integers_are_binarized_anew_and_other_images_are_not():
-  model = make(tfp_rb.Exact())  # no noise but that of the pixels
+  model = make(tfp_rb.Exact())  # there is no noise except that of the pixels
   model.compile(jit_compile=False)
   loss = lambda images, seed: model.step_metrics((images,), seed)['loss']
   gray = tf.constant(IMAGES)
@@ -295,7 +299,8 @@ def test_a_loaded_model_goes_on_as_the_saved_one(kind, latents, tmp_path):
   model.compile(keras.optimizers.Adam(0.01), jit_compile=False)
   model.fit(data_of(IMAGES), verbose=0)
   model.save(tmp_path / 'model.keras')
-  loaded = keras.models.load_model(tmp_path / 'model.keras')  # in safe mode
+  # The model loads in safe mode.
+  loaded = keras.models.load_model(tmp_path / 'model.keras')
   assert_same(everything(loaded), everything(model), tolerance=0.0)
   results = [m.evaluate(data_of(IMAGES), verbose=0) for m in (model, loaded)]
   assert results[0] == results[1]

@@ -15,7 +15,7 @@ import tfp_rb
 
 @pytest.fixture(scope='module')
 def script():
-  from examples.studies import discrete_vae  # defines no flags
+  from examples.studies import discrete_vae  # it defines no flags
 
   return discrete_vae
 
@@ -165,7 +165,7 @@ def test_the_optimizer_makes_the_steps_of_adam(script):
 
 def test_the_test_bound_is_the_mean_over_all_images(script, protocol):
   model, _ = script.make_model('leave-one-out', protocol, 2, 0)
-  # Black and white: binarizing leaves them.
+  # The images are black and white, so binarizing does not change them.
   images = np.zeros([150, 784], np.uint8)
   images[:, :400] = 255
   callback = script.TestBound(images, protocol, 4)

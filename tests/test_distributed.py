@@ -69,7 +69,7 @@ def test_a_stopped_run_ends_with_the_same_weights(tmp_path):
   assert [p.name for p in tmp_path.glob('*.index')] == ['ckpt-9.index']
   with raises(ValueError, 'directory'):
     models.distributed_fit(make(units=5), DATA, directory=tmp_path, verbose=0)
-  # The end of an epoch would not be where a resumed run looks for it.
+  # An epoch would not end where a resumed run expects it.
   with raises(ValueError, 'steps_per_epoch'):
     models.distributed_fit(
       make(small_autoencoder.nvil()), DATA, epochs=9, steps_per_epoch=2,
@@ -87,7 +87,8 @@ def test_a_run_ends_with_the_moving_averages_of_the_weights(tmp_path):
   settings = {'steps_per_epoch': 2, 'verbose': 0}
   whole = make_averaged()
   whole.fit(DATA.repeat(), epochs=3, shuffle=False, **settings)
-  for epochs in (1, 3, 3):  # stopped, resumed, started again when finished
+  # The run is stopped, resumed, and started again when it is finished.
+  for epochs in (1, 3, 3):
     model = make_averaged()
     models.distributed_fit(
       model, DATA, epochs=epochs, directory=tmp_path, **settings
@@ -290,7 +291,8 @@ for make_estimator in (
 
 @pytest.mark.slow
 def test_two_devices_train_as_one():
-  # In a process of its own: devices are set before the first operation.
+  # This needs a separate process, because devices are set before the first
+  # operation.
   processes.run(ON_TWO_DEVICES)
 
 
@@ -307,12 +309,13 @@ def read(path, number):
 
 
 def check_pair(one, other):
-  """Both workers have the same weights, and made a real step.
+  """Checks that both workers have the same weights and made a real step.
 
-  `gap` is how far the first step is from the mean of the two gradients that
+  `gap` is the distance of the first step from the mean of two gradients, which
   one process computes for the two halves of the batch, each with the draws of
-  its replica. Each of these is unbiased for its half, so their mean is the
-  gradient of the doubled batch in the mean, and nothing is left to chance.
+  its replica. Each of the two is unbiased for its half, so the expectation of
+  their mean is the gradient of the doubled batch, and nothing is left to
+  chance.
   """
   assert one['digest'] == other['digest']
   assert one['loss'] == other['loss']
@@ -350,7 +353,8 @@ def test_two_workers_are_told_what_does_not_work(tmp_path):
   assert messages.keys() == {'fit', 'evaluate', 'outside', 'rows'}
   assert 'distributed_fit' in messages['fit']
   assert 'distributed_evaluate' in messages['evaluate']
-  # The first variable of the network of `NVIL`, which was made outside.
+  # The message names the first variable of the network of `NVIL`, which was
+  # made outside.
   assert '`model`' in messages['outside']
   assert 'dense/kernel' in messages['outside']
   assert '`data`' in messages['rows']
@@ -372,7 +376,8 @@ def test_a_killed_worker_does_not_change_the_result(tmp_path, victim):
       time.sleep(0.05)
     running[victim].send_signal(signal.SIGKILL)
     assert running[victim].wait(10) == -signal.SIGKILL
-    # The other one raises an error or waits; it must not end as if done.
+    # The other worker raises an error or waits; it must not end as if it had
+    # finished.
     time.sleep(3)
     assert running[1 - victim].poll() != 0
   again = results_of(tmp_path, 'train', folder, epochs)
@@ -387,7 +392,7 @@ def test_a_killed_worker_does_not_change_the_result(tmp_path, victim):
 
 @pytest.mark.slow
 def test_the_mnist_example_trains_in_two_processes(tmp_path):
-  for epochs in (1, 2):  # the second run goes on
+  for epochs in (1, 2):  # the second run continues the first
     chief, _ = workers.run(
       '--smoke',
       '--source=embedded',
@@ -437,7 +442,7 @@ def test_the_benchmark_of_workers_writes_what_it_prints(tmp_path):
     assert float(row['seconds']) > 0.0
 
 
-# Ray is an extra; where it is not installed there is nothing to test.
+# Ray is an extra; if it is not installed, there is nothing to test.
 if importlib.util.find_spec('ray') is not None:
 
   @pytest.mark.slow

@@ -23,7 +23,7 @@ MODULES = [
 
 
 def pages_of_navigation():
-  """Paths of all pages of `mkdocs.yml`, relative to `docs/`."""
+  """Returns the paths of all pages of `mkdocs.yml`, relative to `docs/`."""
 
   def leaves(item):
     if isinstance(item, str):
@@ -52,7 +52,8 @@ def test_every_public_module_has_a_page(module):
 @pytest.fixture(scope='module')
 def site(tmp_path_factory):
   folder = tmp_path_factory.mktemp('site')
-  # As `make docs` does it: a warning, such as a broken link, is an error.
+  # This runs what `make docs` runs: a warning, such as a broken link, is an
+  # error.
   command = [sys.executable, '-m', 'mkdocs', 'build', '--strict']
   subprocess.run(
     [*command, '--site-dir', str(folder)],

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The python blocks of the docstrings run and give the values they show.
+"""Runs the python blocks of the docstrings and checks the values they show.
 
-A block may end a line with `expression  # ==> text`; the value, or what the
-expression prints, must read `text` up to the amount of white space.
+A block may end a line with `expression  # ==> text`. The value of the
+expression, or its printed output, must equal `text` except for the amount of
+white space.
 """
 
 import ast
@@ -68,7 +69,7 @@ def to_text(value):
 def run(code, name='<example>'):
   """Runs `code` and returns `(shown, actual)` for each of its marked lines."""
   namespace, lines, pairs = dict(ALIASES), code.splitlines(True), []
-  # Where tracebacks and AutoGraph look for the source.
+  # Tracebacks and AutoGraph look here for the source.
   linecache.cache[name] = len(code), None, lines, name
   for node in ast.parse(code).body:
     _, mark, shown = lines[node.end_lineno - 1].partition(MARK)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A batch whose size is not known while tracing, or that is empty."""
+"""A batch whose size is unknown while tracing, or that is empty."""
 
 import numpy as np
 import pytest
@@ -47,7 +47,7 @@ def _is_possible(family, form):
   if form.startswith('local'):
     return family.startswith(('Sample', 'Independent'))
   if form in ('WithoutReplacement', 'atoms'):
-    # The sites of a `Sample` of counts can only exclude the best values.
+    # A `Sample` of counts supports excluding only the best values of its sites.
     return family not in ('Sample-counts', 'nested')
   return True
 
@@ -192,7 +192,7 @@ def test_distribution_without_values_is_refused():
 
 
 def _sum_of_columns(z):
-  """Keeps an axis that belongs to the batch: `[m, 1]`."""
+  """Sums columns, but keeps an axis that belongs to the batch: `[m, 1]`."""
   return tf.reduce_sum(tf.cast(z, tf.float32), axis=-1, keepdims=True)
 
 
@@ -207,10 +207,10 @@ def test_f_that_would_be_broadcast_is_refused_at_run_time(jit_compile):
     q = tfd.Categorical(logits=logits)
     return tfp_rb.expectation(_sum_of_columns, q, seed=[0, 1])
 
-  # XLA leaves out our assertion, and its own error does not name `f`.
+  # XLA drops our assertion, and its own error does not name `f`.
   with raises(tf.errors.InvalidArgumentError, 'shape' if jit_compile else 'f'):
     function(tf.zeros([4, 3]))
-  function(tf.zeros([1, 3]))  # here it is right
+  function(tf.zeros([1, 3]))  # this shape is right
 
 
 @pytest.mark.parametrize('jit_compile', [False, True], ids=['graph', 'xla'])
@@ -234,7 +234,7 @@ def test_level_larger_than_the_batch_is_refused_at_run_time(make, jit_compile):
 
   assert function(tf.zeros([4, 3])).shape == [4]
   with pytest.raises(tf.errors.InvalidArgumentError):
-    function(tf.zeros([1, 3]))  # would enlarge the estimate of one row
+    function(tf.zeros([1, 3]))  # this would enlarge the estimate of one row
 
 
 def test_f_of_unknown_rank_is_refused_at_run_time():

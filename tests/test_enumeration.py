@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every outcome of the draws, without a seed: value and gradient are unbiased.
+"""Enumerates every outcome of the draws: value and gradient are unbiased.
 
-The outcomes are those of the library; what their mean must be is the derivative
-of the explicit sum over all values, from `reference.py`.
+No seed is involved. The library lists the outcomes; their mean must equal the
+derivative of the explicit sum over all values, which comes from `reference.py`.
 """
 
 import itertools
@@ -31,14 +31,15 @@ tfb = tfp.bijectors
 tfd = tfp.distributions
 
 
-# On a family of each kind, every baseline; on the others, one whose level is of
-# the draws, and one whose level is of the scores.
+# One family of each kind runs with every baseline. The others run with one
+# baseline whose level comes from the draws, and one whose level comes from the
+# scores.
 KINDS = ('Categorical', 'Categorical_of_3', 'Bernoulli')
 OF_DRAWS = ('mixed', 'optimal')
 
 
 def is_possible(name, baseline, num_summed, num_samples):
-  """Whether the outcomes are defined, differ from others, and are not many."""
+  """Returns whether the outcomes are defined, distinct, and not too many."""
   row, num_values = zoo.BASELINES[baseline], FAMILIES[name].num_values
   if num_summed == num_values and num_samples > 1:
     return False  # nothing is drawn
@@ -50,7 +51,7 @@ def is_possible(name, baseline, num_summed, num_samples):
 
 
 def some_k(num_values):
-  """All numbers of summed values, but of a large family only the extremes."""
+  """Returns all numbers of summed values, or the extremes if there are many."""
   last = (num_values - 1, num_values)
   return sorted({k for k in (0, 1, 2, 3, *last) if k <= num_values})
 
@@ -119,13 +120,13 @@ def test_exact_has_one_outcome_and_it_is_the_explicit_sum(name):
 
 
 def mean_outcome_by_outcome(family, estimator):
-  """Mean value and gradients, a call of `expectation` for each outcome.
+  """Returns mean value and gradients with one `expectation` per outcome.
 
-  Unlike `enumerate_outcomes` it keeps the batch shape, which a constant
-  baseline of that shape asks for.
+  Unlike `enumerate_outcomes`, this keeps the batch shape, which a constant
+  baseline of that shape requires.
 
   Args:
-    family: `Family` of Categoricals.
+    family: `Family` of `Categorical` distributions.
     estimator: A `GradientEstimator`.
 
   Returns:

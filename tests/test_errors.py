@@ -34,7 +34,7 @@ def summed(k, baseline=None, num_samples=1):
 
 @pytest.mark.parametrize('value', [[1], [1, 2, 3], [[1, 2]]], ids=str)
 def test_a_stateless_seed_must_be_a_pair(value):
-  # TensorFlow takes [1, 2, 3], and draws what it draws for [1, 2].
+  # TensorFlow accepts [1, 2, 3] and draws the same as for [1, 2].
   with raises(ValueError, 'seed'):
     tfp_rb.expectation(cost, Q, seed=value)
 
@@ -151,7 +151,7 @@ def test_expectation_needs_an_estimator(estimator):
   ids=['partition', 'default', 'reinforce'],
 )
 class TestDistribution:
-  """Errors of `distribution`, wherever it is used."""
+  """Tests errors about `distribution` in every function that takes one."""
 
   @pytest.mark.parametrize(
     'q',
@@ -295,7 +295,7 @@ def test_form_of_leave_one_out_must_be_known():
 
 @pytest.fixture
 def scoreless(monkeypatch):
-  """A registered class whose partition lacks `score_norm`."""
+  """Registers a class whose partition lacks `score_norm`."""
   copy_registry(monkeypatch)
 
   class Scoreless(tfd.Categorical):
@@ -341,7 +341,7 @@ def test_a_function_is_registered():
 
 @pytest.fixture
 def careless(monkeypatch):
-  """A registered class whose function forgets to return."""
+  """Registers a class whose function has no return value."""
   copy_registry(monkeypatch)
 
   class Careless(tfd.Categorical):
@@ -371,19 +371,19 @@ def test_what_is_no_plain_data_cannot_be_configured():
     estimator.get_config()
 
 
-# Values, as in TFP: under `validate_args` only.
+# Values are checked only under `validate_args`, as in TFP.
 
 
 def test_parameter_gone_bad_is_reported_by_validate_args():
   rate = tf.Variable(1.0)
   q = tfd.Poisson(rate=rate, validate_args=True)
-  # TFP checks a variable whenever it is used, here no longer at construction.
+  # TFP checks a variable whenever it is used, so here not only at construction.
   rate.assign(-1.0)
   with raises(tf.errors.InvalidArgumentError, 'rate'):
     tfp_rb.expectation(lambda z: z, q)
 
 
-# Estimators of the user's.
+# Estimators that a user defines.
 
 
 class Broken(tfp_rb.GradientEstimator):

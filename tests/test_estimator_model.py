@@ -23,7 +23,7 @@ def compiled(*args, learning_rate=0.05, **kwargs):
 
 
 def state_of(model):
-  """All that training changes."""
+  """Returns everything that training changes."""
   optimizers = (model.optimizer, model.estimator_optimizer)
   variables = [
     *model.weights,
@@ -126,7 +126,8 @@ def test_temperatures_follow_the_steps():
   estimator = tfp_rb.GumbelSoftmax(tfp_rb.AnnealedTemperature(rate=0.1))
   model = compiled(estimator)
   model.fit(data_of(X, X, X), verbose=0)
-  assert estimator.temperature.step.numpy() == 2  # before the last step
+  # This is the value before the last step.
+  assert estimator.temperature.step.numpy() == 2
 
 
 # Metrics.
@@ -221,7 +222,8 @@ def test_a_loaded_model_continues_identically(estimate, tmp_path):
   )
   model.fit(data_of(X, X), verbose=0)
   model.save(tmp_path / 'model.keras')
-  loaded = keras.models.load_model(tmp_path / 'model.keras')  # in safe mode
+  # The model loads in safe mode.
+  loaded = keras.models.load_model(tmp_path / 'model.keras')
   assert (loaded.name, loaded.seed) == ('mine', 7)
   assert_same(state_of(loaded), state_of(model))
   for m in (model, loaded):
@@ -260,7 +262,7 @@ def test_a_model_that_was_never_compiled_is_saved(tmp_path):
 
 
 class Plain(keras.Model):
-  """A model with a `train_step` of its own that holds an estimator."""
+  """A model that has its own `train_step` and holds an estimator."""
 
   def __init__(self, estimator=None, **kwargs):
     super().__init__(**kwargs)
@@ -345,7 +347,7 @@ def test_moving_averages_cover_the_variables_of_the_estimator():
   model.compile(optimizer, jit_compile=False)
   model.fit(data_of(X, -X), verbose=0, callbacks=[Record()])
   (level,) = model.estimator.trainable_variables
-  # Keras starts the average at the first value.
+  # Keras initializes the average with the first value.
   assert float(level) == pytest.approx(0.5 * (values[0] + values[1]))
   assert values[0] != values[1]
 
@@ -386,7 +388,7 @@ def test_the_progress_bar_counts_steps_not_stacks(capfd, num_steps):
 
 
 class StepByStep(Autoencoder):
-  """Takes the batches of a stack one by one."""
+  """Takes the batches of a stack one at a time."""
 
   loops_over_stacks = False
 
@@ -472,7 +474,7 @@ def test_a_config_holds_the_arguments_of_the_constructor():
 
 @keras.saving.register_keras_serializable('test_estimator_model')
 class Wrapping(Autoencoder):
-  """Makes its estimator of one it is given, and takes no other arguments."""
+  """Builds its estimator from a given one, and takes no other arguments."""
 
   def __init__(self, estimator, baseline=None, schedule=None):
     super().__init__(tfp_rb.rao_blackwellize(estimator, num_summed=1))
@@ -546,7 +548,7 @@ def test_layers_must_be_built():
       self.last = keras.layers.Dense(3, name='last')
 
   model = make(kind=Unbuilt)
-  model(X)  # builds only what `call` uses
+  model(X)  # this builds only the layers that `call` uses
   assert not model.built
   with raises(ValueError, 'last'):
     model.compile()
@@ -597,5 +599,6 @@ with pytest.raises(ValueError, match='replica'):
 
 @pytest.mark.slow
 def test_two_replicas_make_the_steps_and_the_metrics_of_one():
-  # In a process of its own: devices are set before the first operation.
+  # This needs a separate process, because devices are set before the first
+  # operation.
   processes.run(ON_TWO_DEVICES)

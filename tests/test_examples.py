@@ -51,8 +51,8 @@ def test_the_exact_path_is_that_of_the_paper(bernoulli):
   )
 
 
-# Means of 2,000 trials of an independent simulation, and the standard error of
-# a mean of 20 trials there.
+# Means of 2,000 trials of an independent simulation, and the standard error
+# that a mean of 20 trials has there.
 SIMULATED = {
   ('REINFORCE', 1): {
     300: (0.814, 0.009),
@@ -71,8 +71,9 @@ SIMULATED = {
 @pytest.mark.parametrize(('name', 'num_summed'), SIMULATED)
 @pytest.mark.slow
 def test_loss_paths_lie_on_the_simulated_ones(bernoulli, name, num_summed):
-  # 5 standard errors of the difference: false-fail rate 6e-7 each. A path that
-  # is off by half the band of 20 trials is found with probability 0.99.
+  # The limit is 5 standard errors of the difference, a false-fail rate of 6e-7
+  # each. If a path is off by half the band of 20 trials, the test finds it with
+  # probability 0.99.
   trials, expected = 2000, SIMULATED[name, num_summed]
   losses = bernoulli.loss_paths(name, num_summed, trials, max(expected), seed=1)
   for step, (mean, error_of_20) in expected.items():
@@ -80,7 +81,7 @@ def test_loss_paths_lie_on_the_simulated_ones(bernoulli, name, num_summed):
     assert abs(losses[step - 1].mean() - mean) < 5.0 * error + 5e-4, step
 
 
-# By enumeration; ties go to the first atom.
+# These variances come from enumeration; ties go to the first atom.
 EXACT_VARIANCES = {
   ('REINFORCE+ (as published)', 0.0): [
     0.01252, 0.00773, 0.00636, 0.00520, 0.00362, 0.00213, 0.00147, 0.000984,
@@ -112,7 +113,7 @@ def test_measured_variance_agrees_with_the_exact_one(bernoulli, num_summed):
     centred = (row - row.mean()) ** 2
     error = centred.std() / np.sqrt(num_draws)
     exact = bernoulli.exact_variance(name, num_summed, eta)
-    # 6 standard errors: the squares are skewed.
+    # The limit is 6 standard errors, because the squares are skewed.
     assert abs(centred.mean() - exact) < 6.0 * error
 
 
@@ -129,8 +130,9 @@ def test_a_shared_draw_leaves_no_noise_when_all_atoms_are_summed(bernoulli):
 
 @pytest.mark.slow
 def test_the_variance_benchmark_writes_what_it_prints(tmp_path):
-  # In a process of its own, as it is started from a command line: one script
-  # has to be, and this one sets the seeds of the process.
+  # This script runs in a separate process, as a user starts it from a command
+  # line. One script has to run like this, and this one sets the seeds of the
+  # process.
   printed = scripts.run_command(
     'examples/benchmarks/variance.py',
     '--smoke',

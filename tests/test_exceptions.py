@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An exception of the user reaches the user: the same object, everywhere."""
+"""An exception of the user's code reaches the user as the same object."""
 
 import itertools
 
@@ -18,14 +18,14 @@ tfd = tfp.distributions
 
 
 class OwnError(Exception):
-  """Of the user."""
+  """An exception class of the user."""
 
-  def __init__(self, code, *, hint):  # which cannot be made anew from a text
+  def __init__(self, code, *, hint):  # it cannot be rebuilt from its text alone
     super().__init__(code, hint)
     self.hint = hint
 
 
-# Callables that make an exception, since one is raised once only.
+# Each entry makes a new exception, since an exception is raised only once.
 EXCEPTIONS = {
   'TypeError': lambda: TypeError('mine'),
   'ValueError': lambda: ValueError('mine'),
@@ -42,7 +42,7 @@ def assert_raised(error, run):
 
 
 def raising(error, after=0, event_rank=0):
-  """Returns an `f` that raises at its first call, or `after` some calls."""
+  """Returns an `f` that raises after `after` calls (0: at its first call)."""
   num_calls = 0
 
   def f(z):
@@ -90,7 +90,7 @@ def _sampled_moments(f):
   return diagnostics.sampled_moments(loss, [logits], num_pairs=2)
 
 
-# Callables of `f`.
+# Each entry calls `f`.
 CALLS = {
   'expectation': lambda f: tfp_rb.expectation(f, _categorical()),
   'local_expectation': lambda f: tfp_rb.expectation(f, _product(), _sites()),
@@ -125,7 +125,7 @@ def test_exception_of_f_arrives_from_every_entry_point(call, kind):
   assert_raised(error, lambda: CALLS[call](raising(error)))
 
 
-# The first call is that of the reference, the others are those of outcomes.
+# The first call belongs to the reference, the others to the outcomes.
 @pytest.mark.parametrize('after', [1, 2])
 @pytest.mark.parametrize('call', ['exact_moments', 'assert_unbiased'])
 def test_exception_of_a_later_call_arrives_from_diagnostics(call, after):
@@ -187,14 +187,14 @@ def test_exception_of_f_arrives_from_a_graph_of_relaxed_estimators(name, kind):
 
 def test_exception_of_the_second_call_of_f_arrives():
   error = TypeError('relaxed')
-  # REBAR calls `f` at the relaxed atoms, too.
+  # REBAR also calls `f` at the relaxed atoms.
   f = raising(error, after=1, event_rank=1)
   assert_raised(
     error, lambda: tfp_rb.expectation(f, _one_hot(), tfp_rb.REBAR(0.5))
   )
 
 
-# Other functions of the user.
+# Other functions that the user provides.
 
 
 def _raise(error):
@@ -206,7 +206,7 @@ def _raise(error):
 
 
 def _late(error):
-  """Returns a scale that the constructor can read, but no later call."""
+  """Returns a scale that the constructor can read, but later calls cannot."""
   results = iter([1.0])
 
   def scale():
@@ -225,7 +225,7 @@ def _evaluate(estimator, distribution=None):
 
 
 class _Failing(baselines.Baseline):
-  """A baseline of the user that raises."""
+  """A user's baseline that raises."""
 
   def __init__(self, error):
     super().__init__()
@@ -255,11 +255,11 @@ def test_exception_of_another_function_arrives(name, kind):
   assert_raised(error, lambda: _evaluate(estimator))
 
 
-# Distributions of the user.
+# Distributions that the user defines.
 
 
 class Own(tfd.Distribution):
-  """A coin of the user, of which parts raise."""
+  """A user's coin distribution, parts of which raise."""
 
   def __init__(self, of_log_prob=None, of_sample=None, of_mean=None):
     self._of_log_prob, self._of_sample = of_log_prob, of_sample
@@ -312,7 +312,7 @@ def test_exception_of_a_mean_arrives(wrap, kind):
 
 
 def _partition(q, num_summed):
-  """A right partition of a coin."""
+  """Returns a correct partition of a coin."""
   del q
   log_weights = np.log([0.5] * num_summed)
   return tfp_rb.Partition(
@@ -340,7 +340,7 @@ def test_exception_of_a_registered_partition_arrives(
   }[wrap]()
   estimator = tfp_rb.rao_blackwellize(tfp_rb.REINFORCE(), num_summed=num_summed)
   assert_raised(error, lambda: _evaluate(estimator, q))
-  # An error of the user is no sign that the family is not registered.
+  # An error in the user's code does not mean that the family is not registered.
   assert_raised(error, lambda: _evaluate(tfp_rb.REINFORCE(), q))
 
 

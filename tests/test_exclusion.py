@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Any set of values may be summed: what is excluded, and the draws beside it.
+"""Summing any set of values: which are excluded, and the draws from the rest.
 
-Probabilities come from TFP's own `prob` over a list of the support that is
-written out here; laws of the draws are tested by calibrated tests.
+Probabilities come from TFP's own `prob` over an explicit list of the support.
+Calibrated tests check the laws of the draws.
 """
 
 import functools
@@ -27,20 +27,21 @@ import zoo
 tfb = tfp.bijectors
 tfd = tfp.distributions
 
-# Calibrated tests in this file, which share the rate of false failures.
+# The number of calibrated tests in this file; they share the rate of false
+# failures.
 NUM_TESTS = 100
 
 LISTED = [n for n, row in zoo.DISTRIBUTIONS.items() if row.support is not None]
 
 
 def support_and_probs(name, q):
-  """The support, `[n] + event_shape`, and probabilities, `[n] + batch`."""
+  """Returns support, `[n] + event_shape`, and probabilities, `[n] + batch`."""
   support = zoo.DISTRIBUTIONS[name].support
   support = np.array(list(support), q.dtype.as_numpy_dtype)
   event = support.shape[1:]
   listed = np.reshape(support, [-1] + [1] * q.batch_shape.rank + list(event))
   if isinstance(q, (tfd.Binomial, tfd.BetaBinomial)):
-    # TFP's densities are not 0 beyond the count.
+    # TFP's densities are not 0 above the count.
     counts = np.asarray(q.total_count)
     probs = np.where(listed <= counts, q.prob(np.minimum(listed, counts)), 0.0)
   else:
@@ -50,7 +51,10 @@ def support_and_probs(name, q):
 
 
 def index_in(support, values):
-  """Where `values`, `[n] + event_shape`, are in `support`; else its length."""
+  """Returns the index of each of `values`, `[n] + event_shape`, in `support`.
+
+  The index of a value that is not listed is the length of `support`.
+  """
   flat = np.reshape(np.asarray(values), [len(values), -1])
   listed = np.reshape(support, [len(support), -1])
   if listed.shape[1] == 1:
@@ -64,21 +68,21 @@ def index_in(support, values):
 
 
 def chosen_places(probs, ranks):
-  """Places in the support of the values of the given ranks."""
+  """Returns the places in the support of the values of the given ranks."""
   order = np.argsort(-probs, kind='stable')
   possible = np.count_nonzero(probs)
   return [order[min(r, possible - 1)] for r in ranks]
 
 
-# The 2nd, the 4th and the 2nd once more, the best once more than once, and
-# other sets in the second row.
+# The first row holds the 2nd, the 4th and again the 2nd best value; the second
+# row holds another set, with the best value twice.
 RANKS = [[1, 3, 1], [2, 0, 0]]
 ROWS = 2
 
 
 @functools.cache
 def exclusion(name):
-  """A partition into values of `RANKS`, and what must hold of it."""
+  """Returns a partition into values of `RANKS`, and its expected properties."""
   row = zoo.DISTRIBUTIONS[name]
   q = row.make(tf.float64, (ROWS,))
   support, probs = support_and_probs(name, q)
@@ -98,7 +102,7 @@ def test_masses_of_any_set_and_of_the_rest_are_those_of_the_distribution(name):
   _, part, _, probs, places = exclusion(name)
   for b in range(ROWS):
     left = np.delete(probs[:, b], np.unique(places[b]))
-    # What the list lacks of a countable support.
+    # The list lacks this mass of a countable support.
     beyond = max(1.0 - math.fsum(probs[:, b]), 0.0)
     weights, rest = part.weights[:, b].numpy(), float(part.rest_weight[b])
     np.testing.assert_allclose(weights, probs[places[b], b], rtol=1e-10)
@@ -175,7 +179,7 @@ def test_what_cannot_be_excluded_is_refused(make):
 
 # Counts: sets on both sides of the mode.
 
-COUNTS = {  # how to make one for each entry of `ones`, and how many values
+COUNTS = {  # a constructor for each entry of `ones`, and the number of values
   'Poisson': (lambda ones: tfd.Poisson(3.2 * ones), 80),
   'large Poisson': (lambda ones: tfd.Poisson(1e3 * ones), 2000),
   'NegativeBinomial': (
@@ -188,7 +192,7 @@ COUNTS = {  # how to make one for each entry of `ones`, and how many values
 
 
 def sets_of_counts(mode, sd):
-  """Rows of values about a mode, in units of the standard deviation."""
+  """Returns rows of values about a mode, in units of standard deviations."""
   return np.array([
     [mode - sd, mode + sd, mode - sd, mode + sd],  # on both sides, repeated
     [mode + 1, mode, mode - 1, mode + 2],  # adjacent
@@ -237,7 +241,8 @@ def test_any_set_can_be_excluded_from_counts(name):
 
 
 def test_rest_of_counts_is_right_where_little_is_left():
-  # The others have a mass of 2e-7, which `1 - sum` would not tell so well.
+  # The other values have a mass of 2e-7, which `1 - sum` would compute less
+  # precisely.
   rate, size = 0.05, 60
   q = tfd.Poisson(tf.constant(rate, tf.float64))
   probs = q.prob(np.arange(float(size))).numpy()
@@ -251,8 +256,8 @@ def test_rest_of_counts_is_right_where_little_is_left():
 
 @pytest.mark.parametrize('shift', [0.1, 0.7, 10.1])
 def test_values_of_shifted_counts_are_integers_again(monkeypatch, shift):
-  # In float32 `(z + shift) - shift` need not be `z`. A search among fractions
-  # does not end, so it is given an end here.
+  # In float32, `(z + shift) - shift` need not equal `z`. A search among
+  # fractions would not end, so the test limits it.
   monkeypatch.setattr(
     tf,
     'while_loop',
@@ -262,7 +267,7 @@ def test_values_of_shifted_counts_are_integers_again(monkeypatch, shift):
   values = tfp_rb.partition(q, 8).values
   part = exclude(q, find_partition(q, 1), values)
   draws = part.sample_rest(20_000, tf.constant([1, 2])).numpy()
-  # The eight best are 2 to 9; what is left begins at 0, 1, 10, ...
+  # The eight best values are 2 to 9, so the rest begins with 0, 1, 10, ...
   left = poisson_probs(5.0, 60)
   left[2:10] = 0.0
   statistical.assert_follows(
@@ -297,7 +302,7 @@ def _uneven(dtype, kind=tfd.FiniteDiscrete):
 SHIFTED = {
   'FiniteDiscrete': lambda s: tfb.Shift(s)(_uneven(s.dtype)),
   'Categorical': lambda s: tfb.Shift(s)(_uneven(s.dtype, tfd.Categorical)),
-  # The shift has a batch that the base lacks.
+  # The shift has a batch dimension that the base lacks.
   'wider': lambda s: tfb.Shift(s * np.array([1, 2], s.dtype))(_uneven(s.dtype)),
   'product': lambda s: tfb.Shift(s)(tfd.Sample(_uneven(s.dtype), 2)),
   'counts': lambda s: tfb.Shift(s)(
@@ -310,7 +315,7 @@ SHIFTED = {
 @pytest.mark.parametrize('shift', [0.7, 1000.3])
 @pytest.mark.parametrize('name', SHIFTED)
 def test_shifted_values_are_found_despite_rounding(name, shift, dtype):
-  # `(z + shift) - shift` need not be `z`.
+  # `(z + shift) - shift` need not equal `z`.
   q = SHIFTED[name](dtype(shift))
   best = find_partition(q, 4)
   part = exclude(q, find_partition(q, 0), best.values[1:])
@@ -370,7 +375,8 @@ def test_sets_of_countable_sites_are_excluded():
 
 
 def test_impossible_values_of_a_product_take_no_mass():
-  # 2 is impossible at the second site, whose list does not have it.
+  # The value 2 is impossible at the second site, whose list does not contain
+  # it.
   q = tfd.Independent(
     tfd.Binomial(np.array([2.0, 1.0]), logits=np.array([0.4, -0.9])), 1
   )
@@ -392,7 +398,10 @@ def summed(atoms, estimator=None, **kwargs):
 
 
 def named(values):
-  """A function that names these values, `[k] + batch + event`, in each copy."""
+  """Returns a function that names these values, `[k] + batch + event`.
+
+  Each copy of the batch gets the same values.
+  """
 
   def atoms(q):
     listed = np.asarray(values)
@@ -407,7 +416,7 @@ def named(values):
   return atoms
 
 
-# For two rows each, other values in each of them, one of them repeated.
+# Each set has different values in its two rows, and repeats one of them.
 SOME_SETS = {
   'Categorical': [[1, 0], [3, 2], [1, 2]],
   'OneHotCategorical': np.eye(4)[[[1, 0], [3, 2], [1, 2]]],
@@ -444,7 +453,7 @@ def test_random_sets_are_summed_without_bias(seed, sampler):
 
 
 def largest_terms(q):
-  """The two values of the largest `q(z) |f(z)|`, for losses of some model."""
+  """Returns the two values of largest `q(z) |f(z)|`, for some model's loss."""
   losses = tf.constant([0.1, 5.0, -9.0, 2.0], tf.float64)
   _, index = tf.math.top_k(tf.nn.softmax(q.logits) * tf.abs(losses), 2)
   return tf.transpose(index, np.roll(range(index.shape.rank), 1))
@@ -470,7 +479,7 @@ def test_a_set_that_depends_on_the_losses_is_summed_without_bias():
   ],
 )
 def test_repeats_may_be_as_many_as_the_support_has_values(name, values):
-  # Rows of fewer values repeat one; what they lack is drawn all the same.
+  # A row with fewer values repeats one; the values that it lacks are drawn.
   assert_mean_is_explicit_sum(name, summed(named(values)))
 
 
@@ -510,7 +519,10 @@ WITH_IMPOSSIBLE = [[1], [1, 0, 3], [3, 3], [0, 2, 4, 1]]
 
 
 def problem_with_impossible_values(at_impossible):
-  """A problem whose values 1 and 3 are impossible; `f` is as told there."""
+  """Returns a problem whose values 1 and 3 are impossible.
+
+  At these values, `f` is a multiple of `at_impossible`.
+  """
   costs = np.where(IS_POSSIBLE, [1.0, 0.0, 4.0, 0.0, -2.0], at_impossible)
 
   def problem(logits):
@@ -525,7 +537,8 @@ def problem_with_impossible_values(at_impossible):
 @pytest.mark.parametrize('values', WITH_IMPOSSIBLE, ids=str)
 @pytest.mark.parametrize('num_samples', [1, 2])
 def test_impossible_values_may_be_named_without_bias(values, num_samples):
-  # Finite, since the enumeration also evaluates what has no chance.
+  # The value is finite, since the enumeration also evaluates outcomes of chance
+  # 0.
   report = tfp_rb.testing.assert_unbiased(
     summed(named(values), baseline=2.5, num_samples=num_samples),
     problem_with_impossible_values(3.0),
@@ -635,7 +648,7 @@ def test_atoms_must_be_callable(atoms):
     summed(atoms)
 
 
-# What a user may name by mistake, or to fill a row up.
+# Values that a user may name by mistake, or in order to fill up a row.
 
 LOGITS_3 = np.array([0.0, 1.0, 2.0])
 UNLISTED = {
@@ -659,7 +672,7 @@ UNLISTED = {
   ('name', 'jit_compile'),
   [
     *((name, False) for name in UNLISTED),
-    # XLA clips an index where the others raise.
+    # XLA clips an index in cases where the other modes raise an error.
     ('Categorical-above', True),
     ('OneHotCategorical', True),
   ],

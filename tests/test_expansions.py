@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MuProp and DARN: `f` expanded about the mean, and about the atom."""
+"""MuProp and DARN, which expand `f` about the mean and about the atom."""
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ def linear(z):
 
 
 def outcomes_of(estimator, f, make_q, parameter):
-  """Probabilities `[T]` and gradients `[T, ...]` of all possible draws."""
+  """Returns probabilities `[T]` and gradients `[T, ...]` of all draws."""
   outcomes = enumerate_outcomes(
     estimator,
     lambda p: (f, make_q(p)),
@@ -76,7 +76,7 @@ def test_muprop_is_its_formula_at_every_atom():
   f = np.diag(CURVATURE) + SLOPE
   slope = 2.0 * CURVATURE @ PROBS + SLOPE
   at_mean = PROBS @ CURVATURE @ PROBS + SLOPE @ PROBS
-  order = np.argsort(-LOGITS)  # the outcomes come best first
+  order = np.argsort(-LOGITS)  # the most probable outcomes come first
   for i, z in enumerate(order):
     atom = np.eye(4)[z]
     level = at_mean + slope @ (atom - PROBS)
@@ -94,7 +94,7 @@ def test_muprop_is_unbiased_for_every_number_of_summed_atoms(k, num_samples):
   np.testing.assert_allclose(mean_of(p, gradients), exact, atol=1e-10)
 
 
-# The values of the others are labels, which have no mean.
+# The values of the other distributions are labels, which have no mean.
 WITH_MEAN = [
   name
   for name in zoo.FAMILIES
@@ -181,7 +181,8 @@ def test_mean_of_darn_is_that_of_its_formula(k):
   ('power', 'ratio'), [(1.0, 1.0), (2.0, 1.0), (3.0, 1.5), (4.0, 2.0)]
 )
 def test_bias_of_darn_grows_with_the_power_of_a_bernoulli(power, ratio):
-  # Half the sum of the derivatives at both ends, instead of their difference.
+  # DARN uses half the sum of the derivatives at both ends, instead of the
+  # difference of the values of `f`.
   logit = np.array(0.7)
   prob = 1.0 / (1.0 + np.exp(-logit))
   p, gradients = outcomes_of(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames, windows and convolutions, against the same pixel by pixel."""
+"""Frames, windows and convolutions, compared with pixel-by-pixel versions."""
 
 import keras
 import numpy as np
@@ -30,7 +30,8 @@ def test_convolutions_by_pixels_or_by_blocks(size):
 
 
 def test_gradients_by_blocks_are_those_by_pixels():
-  # With some weights no unit of a layer is active: no gradient to compare.
+  # With some weights, no unit of a layer is active, so there is no gradient to
+  # compare.
   keras.utils.set_random_seed(0)
   layer = Convolutions(12, (2, 3, 1))
   images = RNG.random([2, 12, 12]).astype(np.float32)
@@ -96,7 +97,7 @@ def test_a_digit_is_found_where_it_was_placed():
     np.sum(placed, axis=(1, 2)), np.sum(digits, axis=(1, 2)), rtol=1e-5
   )
   rows, columns = np.divmod(locations, SIZE)
-  # Centres as far from the border as the paper's: 14 to 53 of 68.
+  # The centers are as far from the border as the paper's: 14 to 53 of 68.
   for x in (rows, columns):
     np.testing.assert_array_equal(np.unique(x), np.arange(2, 9))
   assert len(np.unique(locations)) == 49

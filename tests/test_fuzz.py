@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The short form of the fuzz test, and what the fuzz test has found."""
+"""The short form of the fuzz test, and problems that the fuzz test found."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ tfd = tfp.distributions
   'first', [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (20, 40))]
 )
 def test_random_problems_agree_with_a_table(first):
-  # A problem takes seconds to compile; `make fuzz` does that, too.
+  # A problem takes seconds to compile, which only `make fuzz` does.
   _, failures = fuzz.run_seeds(range(first, first + 20), without=('xla',))
   assert not failures, '\n'.join(text for _, text in failures)
 
@@ -80,7 +80,7 @@ def test_a_bug_is_found_and_its_problem_simplified(monkeypatch):
   assert (smallest.batch, smallest.wrappers, smallest.checks) == ((), (), ())
 
 
-# What the fuzz test has found.
+# Problems that the fuzz test has found.
 
 
 def test_an_impossible_given_atom_stays_out_of_draws_without_replacement():
@@ -190,7 +190,7 @@ def test_an_offset_costs_no_digits_of_f_without_replacement():
 
 
 def test_a_small_other_draw_keeps_its_digits_next_to_a_large_one():
-  # The score of one draw is far larger than that of the other, in float32.
+  # In float32, the score of one draw is far larger than that of the other.
   problem = Problem(
     seed=100631,
     family='NegativeBinomial.probs',

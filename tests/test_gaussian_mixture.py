@@ -19,14 +19,17 @@ RESULTS = EXAMPLES / 'results' / 'gaussian_mixture'
 
 @pytest.fixture(scope='module')
 def gmm():
-  # It defines no flags unless it is run, so it can be imported beside others.
+  # It defines no flags unless it is run, so it can be imported next to others.
   from examples.paper import gaussian_mixture
 
   return gaussian_mixture
 
 
 def make_state(num_rows=7, trials=1, scale=4.0, seed=0):
-  """`y`, means, logits (some below the floor) and levels, as the loop has."""
+  """Returns `y`, means, logits (some below the floor) and levels.
+
+  The shapes are those of the training loop.
+  """
   rng = np.random.default_rng(seed)
   y = 8.0 * rng.normal(size=[1, 1, num_rows, 2])
   means = 8.0 * rng.normal(size=[1, 1, 10, 2])
@@ -38,7 +41,7 @@ def make_state(num_rows=7, trials=1, scale=4.0, seed=0):
 
 
 def naive_losses(y, means, logits):
-  """The negative ELBO and the authors' loss, term by term."""
+  """Returns the negative ELBO and the authors' loss, term by term."""
   elbo, coded = 0.0, 0.0
   entries = [m for row in means for m in row]
   table = []
@@ -78,7 +81,8 @@ def exact_gradients(gmm, y, means, logits, as_published):
 def test_all_clusters_summed_give_the_exact_gradient(gmm, as_published):
   y, means, logits, level = make_state(num_rows=50, trials=3)
   expected = exact_gradients(gmm, y, means, logits, as_published)
-  assert expected[1].numpy()[0, 0, 0, 3] == 0.0  # below the floor
+  # This logit lies below the floor.
+  assert expected[1].numpy()[0, 0, 0, 3] == 0.0
   for name in (gmm.SHARED, gmm.LEAVE_ONE_OUT):
     found = gmm.gradients(
       y, means, logits, level, as_published, name, 10, 1, [0, 1]
@@ -89,7 +93,7 @@ def test_all_clusters_summed_give_the_exact_gradient(gmm, as_published):
 
 @pytest.mark.parametrize(('k', 'n'), [(0, 2), (1, 1), (3, 1), (10, 1)])
 def test_gradients_are_unbiased(gmm, k, n):
-  # Logits of scale 1: every cluster above the floor is drawn often enough.
+  # With logits of scale 1, every cluster above the floor is drawn often enough.
   y, means, logits, level = make_state(num_rows=2, trials=5_000, scale=1.0)
   expected = exact_gradients(gmm, y, means[:, :1], logits[:, :1], False)
   for name in (gmm.PUBLISHED, gmm.LEAVE_ONE_OUT):
@@ -97,8 +101,9 @@ def test_gradients_are_unbiased(gmm, k, n):
     for draws, exact in zip(found, expected):
       draws, exact = draws.numpy()[0], exact.numpy()[0, 0]
       error = draws.std(axis=0) / len(draws) ** 0.5
-      # 6 standard errors: the squares of distances are skewed. Without the one
-      # cluster at the floor, which nobody draws, the gradient is 1e-3 off.
+      # The limit is 6 standard errors, because the squares of distances are
+      # skewed. No draw hits the one cluster at the floor, and without it the
+      # gradient is 1e-3 off.
       assert np.all(np.abs(draws.mean(axis=0) - exact) < 6.0 * error + 2e-3)
 
 
@@ -121,7 +126,8 @@ def test_evaluations_are_those_that_are_reported(gmm, monkeypatch):
       slopes = gmm.gradients(*state, False, name, k, n, [0, 1])
       assert all(np.all(np.isfinite(x)) for x in slopes)
       assert counts[-1] == gmm.num_calls(name, k, n), (name, k, n)
-  # The averages and the sums that the paper compares, and the free baseline.
+  # These are the averages and the sums that the paper compares, and the free
+  # baseline.
   for a, b in (((0, 2), (1, 1)), ((0, 4), (3, 1))):
     for name in (gmm.PUBLISHED, gmm.LEAVE_ONE_OUT):
       assert gmm.num_calls(name, *a) == gmm.num_calls(gmm.PUBLISHED, *b)
@@ -181,7 +187,10 @@ def test_an_estimator_that_is_refused_is_told_why(gmm):
 
 
 def read_losses(name):
-  """Mean losses and standard errors by estimator, setting, dataset, step."""
+  """Returns mean losses and standard errors.
+
+  The keys are estimator, setting, dataset and step.
+  """
   with open(RESULTS / f'{name}.csv', newline='') as file:
     return {
       (
@@ -197,7 +206,7 @@ def read_losses(name):
 @pytest.mark.parametrize('name', ['elbo_prior', 'as_published_prior'])
 def test_committed_paths_have_the_order_of_the_paper(gmm, name):
   losses = read_losses(name)
-  # k = 1 and n = 4 go either way from dataset to dataset.
+  # k = 1 and n = 4 win on some datasets and lose on others.
   pairs = (
     ((0, 1), (0, 2)),
     ((0, 2), (1, 1)),
@@ -210,7 +219,7 @@ def test_committed_paths_have_the_order_of_the_paper(gmm, name):
     at = lambda of, setting, step=step: losses[of, setting, 0, step][0]
     for worse, better in pairs:
       assert at(gmm.PUBLISHED, worse) > at(gmm.PUBLISHED, better), step
-    # The free baseline: less noise with as many evaluations.
+    # The free baseline gives less noise with the same number of evaluations.
     for setting in gmm.SETTINGS:
       free = at(gmm.LEAVE_ONE_OUT, setting)
       assert free < 1.001 * at(gmm.PUBLISHED, setting), (step, setting)
@@ -233,6 +242,6 @@ def test_committed_gaps_are_those_of_the_paper_within_their_errors(gmm):
     by_dataset, error = gap(worse, better)
     assert np.all(by_dataset > -2.0 * error)
     assert by_dataset.mean() > 0.0
-    # With the free baseline there is no doubt: the sums win everywhere.
+    # With the free baseline there is no doubt: the sums win on every dataset.
     by_dataset, _ = gap(worse, better, gmm.LEAVE_ONE_OUT)
     assert np.all(by_dataset > 0.0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark of the gradient variance of a model."""
+"""The benchmark of a model's gradient variance."""
 
 import csv
 import importlib
@@ -102,7 +102,7 @@ def test_rows_evaluate_f_as_often_as_they_say(script):
   for evaluations, name, make_estimator, *_ in rows:
     estimator = make_estimator()
     if isinstance(estimator.unwrap(), NETWORKED):
-      continue  # of images; what they sum and draw is that of the others
+      continue  # it needs images, but sums and draws as often as the others
     count = []
 
     def f(z, rows=None, count=count):

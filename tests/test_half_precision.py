@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Half precision, and dtypes that cannot hold the values."""
+"""Half precision, and dtypes that cannot represent the values."""
 
 import numpy as np
 import pytest
@@ -14,8 +14,8 @@ tfb = tfp.bijectors
 tfd = tfp.distributions
 
 
-# Callables of `c`, which makes the parameters: rounded to half precision, in
-# that dtype or in float64.
+# Each entry is a callable of `c`, which makes the parameters: rounded to half
+# precision, either in that dtype or in float64.
 FAMILIES = {
   'Categorical': lambda c: tfd.Categorical(logits=c([0.3, 1.1, -0.5, 0.0])),
   'Categorical-probs': lambda c: tfd.Categorical(probs=c([0.1, 0.2, 0.3, 0.4])),
@@ -43,7 +43,7 @@ FAMILIES = {
   ),
   'Zipf': lambda c: tfd.Zipf(power=c(2.5)),
 }
-# TFP builds these in one of the dtypes only.
+# TFP builds these only in one of the dtypes.
 CASES = [
   (name, dtype)
   for name in FAMILIES
@@ -53,7 +53,7 @@ CASES = [
 
 
 def build(name, dtype, wide=False):
-  """The distribution in half precision, or in float64 as it is meant."""
+  """Returns the distribution in half precision, or its float64 version."""
 
   def make(x):
     rounded = tf.constant(x, dtype)
@@ -85,7 +85,7 @@ def test_estimate_is_right_to_half_precision(name, dtype):
   )
   value, expected = estimate(q, tf.as_dtype(dtype)), estimate(meant, tf.float64)
   assert value.dtype == dtype
-  # Rounded are the values of `f` and the result, nothing else.
+  # Only the values of `f` and the result are rounded.
   precision = {'bfloat16': 2.0**-8, 'float16': 2.0**-11}[dtype]
   np.testing.assert_allclose(
     tf.cast(value, tf.float64), expected, rtol=0.0, atol=8.0 * precision
@@ -148,7 +148,7 @@ def _shifted(shift, base, **settings):
   return tfd.TransformedDistribution(base, tfb.Shift(shift), **settings)
 
 
-# Values that are known at run time only.
+# These values are known only at run time.
 ROUNDED = {
   'Poisson': ('dtype', lambda **v: tfd.Poisson(1e9, **v)),
   'Poisson-float16': (
@@ -186,4 +186,4 @@ def test_values_that_do_not_fit_are_reported_by_validate_args(name, is_graph):
   run = tf.function(_draw, autograph=False) if is_graph else _draw
   with raises(tf.errors.InvalidArgumentError, argument):
     run(make(validate_args=True))
-  run(make(validate_args=False))  # as in TFP, nothing is checked
+  run(make(validate_args=False))  # nothing is checked, as in TFP

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every outcome of the draws, without a seed: the Hessian is unbiased.
+"""Enumerates every outcome of the draws: the Hessian is unbiased.
 
-Second derivatives are taken by nested tapes; their mean over all outcomes must
-be the second derivative of the explicit sum.
+No seed is involved. Nested tapes take the second derivatives; their mean over
+all outcomes must be the second derivative of the explicit sum.
 """
 
 import itertools
@@ -27,7 +27,10 @@ COUPLINGS = np.array([0.3, -0.2, 0.5])
 
 
 def categorical(logits):
-  """`f` has first and second derivatives of its own, at each value others."""
+  """Returns a problem whose `f` has derivatives that vary by value.
+
+  This holds for the first and the second derivatives.
+  """
   square = tf.reduce_sum(logits**2, axis=-1)
 
   def f(z):
@@ -37,7 +40,7 @@ def categorical(logits):
 
 
 def bernoulli_pair(logits):
-  """Two sites, the values in binary order."""
+  """Returns a problem with two sites; the values are in binary order."""
   square = tf.reduce_sum(logits**2, axis=-1)
 
   def f(z):
@@ -49,11 +52,11 @@ def bernoulli_pair(logits):
 
 
 def enumerate_derivatives(estimator, problem, parameter, support, table):
-  """Mean value, gradient and Hessian over all tuples of draws.
+  """Returns mean value, gradient and Hessian over all tuples of draws.
 
   Args:
     estimator: A `GradientEstimator`.
-    problem: Callable, `[T, P]` to `(f, distribution)`.
+    problem: Callable that maps `[T, P]` to `(f, distribution)`.
     parameter: Array of shape `[P]`.
     support: Array of shape `[K] + event_shape`.
     table: Array of shape `[K]`, the probabilities.
@@ -66,11 +69,11 @@ def enumerate_derivatives(estimator, problem, parameter, support, table):
   slots = []
 
   def law(partition):
-    """Of the values in the order of `support`, without the summed."""
+    """Returns the law of the values that are not summed, in `support` order."""
     is_summed = partition.weights.numpy()[:, 0] > 0.0  # all rows are copies
     summed = [z.tolist() for z in partition.values.numpy()[is_summed, 0]]
     kept = [0.0 if z.tolist() in summed else p for z, p in zip(support, table)]
-    # What is drawn where nothing is left weighs 0.
+    # If nothing is left, the draws have weight 0.
     return kept / np.sum(kept) if np.any(kept) else np.array(table)
 
   def count(partition, num_draws):
@@ -143,7 +146,7 @@ def reinforce(name, num_samples=1):
 def splits():
   for name, k, m in itertools.product(zoo.BASELINES, range(4), [1, 2]):
     if k == 3 and m == 2:
-      continue  # nothing is drawn
+      continue  # nothing is drawn in this case
     if k == 0 and m == 1 and zoo.BASELINES[name].needs_second:
       continue
     yield name, k, m
@@ -219,7 +222,7 @@ def test_mean_hessian_of_a_product_is_that_of_the_explicit_sum(
 def test_hessian_vector_product_inside_a_function_is_a_column_of_the_hessian(
   compiled,
 ):
-  """Everything is summed, so there is one outcome."""
+  """Sums everything, so there is one outcome."""
   estimator = tfp_rb.rao_blackwellize(
     tfp_rb.REINFORCE(baseline=2.5), num_summed=3
   )

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Estimators that make their own joint draws: what all of them promise.
+"""Estimators that make their own joint draws, and the promises they all keep.
 
-DoubleControlVariate and Stein have no noise next to the draws, so their mean is
+DoubleControlVariate and Stein have no noise besides the draws, so their mean is
 taken over all outcomes; `test_antithetic.py` does so for DisARM and ARMS. Both
-are also compared with the formulas of their papers, written down draw by draw,
-site by site and neighbour by neighbour.
+are also compared with the formulas of their papers, which are written out draw
+by draw, site by site and neighbor by neighbor.
 """
 
 import itertools
@@ -61,7 +61,7 @@ def estimate(
   )
 
 
-# Unbiased.
+# Unbiasedness.
 
 
 @pytest.mark.parametrize('name', TRAINED)
@@ -87,7 +87,7 @@ LOGITS = np.array([[0.4, -0.8, 1.1], [2.0, 0.0, -3.0]])
 
 
 def bits(logits):
-  """`f` depends on the logits and is cubic in the bits."""
+  """Returns an `f` that depends on the logits and is cubic in the bits."""
   weights = tf.constant([2.0, -1.0, 0.5], logits.dtype)
   penalty = 1.0 + 0.1 * tf.reduce_sum(logits**2, axis=-1)
 
@@ -100,7 +100,7 @@ def bits(logits):
 
 
 class Shared(tfp_rb.Stein):
-  """The surrogate of a draw sees that draw itself, a mistake easily made."""
+  """Lets the surrogate of a draw see that draw itself, an easy mistake."""
 
   def by_log_probs(self, draws):
     rolled = draws._replace(slope=tf.roll(draws.slope, 1, axis=0))
@@ -142,7 +142,7 @@ def slope_of(f, z):
 
 
 def double_control_variate(scale, z, probs, value, slope):
-  """Draw by draw; the sign of the scale is that of ours."""
+  """Computes the formula draw by draw, with our sign of the scale."""
   size, total = len(z), 0.0
   corrected = [
     value[i]
@@ -157,16 +157,16 @@ def double_control_variate(scale, z, probs, value, slope):
 
 
 def stein(network, scales, z, probs, value, slope):
-  """Neighbour by neighbour, with the score of each."""
+  """Computes the formula neighbor by neighbor, with the score of each one."""
   size, num_sites = z.shape
 
   def surrogate(i, y):
-    """Both outputs of `h_i` at `y`."""
+    """Returns both outputs of `h_i` at `y`."""
     inputs = [[slope[j] @ (y - z[j]), value[j]] for j in range(size) if j != i]
     return np.mean(network(tf.constant(inputs)), axis=0)
 
   def operator(i, h):
-    """`(A h)(z_i)` of a function `h` of a value."""
+    """Returns `(A h)(z_i)` for a function `h` of a value."""
     total = 0.0
     for s in range(num_sites):
       for bit in (0.0, 1.0):
@@ -258,7 +258,7 @@ def squared_gradient(estimator):
   _, gradient = value_and_gradient(
     f, lambda x: bits(x)[1], tf.constant(LOGITS), estimator
   )
-  # Each logit is the difference of the logits of its two classes.
+  # Each logit is the difference of the logits of two classes.
   return 2.0 * np.sum(np.square(gradient))
 
 
@@ -298,7 +298,7 @@ def test_objective_is_the_squared_gradient_of_the_whole_estimate(name):
 
 @pytest.mark.parametrize('name', TRAINED)
 def test_objective_does_not_train_the_model(name):
-  """The model gets the same gradients whether or not anything is trained."""
+  """Checks that the model gets the same gradients if nothing is trained."""
   slope, found = tf.Variable(1.5, dtype=tf.float64), []
   logits = tf.Variable(LOGITS)
   for trainable in (True, False):
@@ -436,7 +436,7 @@ def test_half_precision_is_finite(name, dtype):
 
 @every_row
 def test_eager_graph_and_xla_agree(name):
-  # Variables are made outside of what is traced.
+  # Variables are created outside of the traced function.
   estimator, kind = make(name, 4), 'Independent-Bernoulli'
 
   def run(seed):
@@ -530,7 +530,7 @@ def test_variational_gradient_vanishes_at_the_posterior(name):
   np.testing.assert_allclose(gradient, np.zeros([2, 3]), atol=1e-12)
 
 
-# Configs, and what is refused.
+# Configs, and arguments that are rejected.
 
 
 @every_row
@@ -540,7 +540,7 @@ def test_estimator_comes_back_from_its_config(name):
   copy = internals.deserialize(config)
   assert type(copy) is type(estimator)
   assert repr(copy) == repr(estimator)
-  # The variables of a network, and what scales it, are no part of a config.
+  # A config contains neither the variables of a network nor its scale.
   for v, own in zip(copy.variables, estimator.variables, strict=True):
     v.assign(own)
   f, _ = bits(tf.constant(LOGITS))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files with digests, locks, and what happens when the disk is full."""
+"""Files with digests, locks, and the behavior when the disk is full."""
 
 import os
 import pathlib
@@ -28,7 +28,7 @@ def test_a_file_that_was_written_has_no_problem(kept_files, tmp_path):
     kept_files.write(path, text)
     assert path.read_text() == text
     assert kept_files.problem_of(path) == ''
-  # The format is the one of the command.
+  # The format is that of the command `sha256sum`.
   subprocess.run(
     ['sha256sum', '--check', 'SHA256SUMS'], cwd=tmp_path, check=True
   )
@@ -92,7 +92,7 @@ def test_a_kill_during_a_write_leaves_a_file_that_matches(
 
 # Locks.
 
-# Without TensorFlow, which takes long to import.
+# The code does not import TensorFlow, which takes long.
 HOLD = f"""
 import pathlib
 import sys
@@ -123,7 +123,7 @@ import os
 with kept_files.lock(pathlib.Path({str(path)!r})):
   os.kill(os.getpid(), 9)
 """
-  with pytest.raises(AssertionError):  # the process has failed
+  with pytest.raises(AssertionError):  # the process was killed
     processes.run(code)
   assert path.read_text().startswith('process ')
   with kept_files.lock(path):
@@ -147,7 +147,7 @@ def test_what_was_there_is_moved_not_removed(kept_files, tmp_path, capsys):
 
 @pytest.fixture
 def no_large_files():
-  """Files above 100 kB cannot be written, as if the disk was full."""
+  """Makes writing files above 100 kB fail, as if the disk were full."""
   _, hard = limits = resource.getrlimit(resource.RLIMIT_FSIZE)
   resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
   yield
@@ -163,13 +163,13 @@ def test_a_text_that_does_not_fit_leaves_the_one_before(
     kept_files.write(path, 'x' * 2_000_000)
   assert path.read_text() == 'before'
   assert kept_files.problem_of(path) == ''
-  assert len(list(tmp_path.iterdir())) == 3  # nothing unfinished
+  assert len(list(tmp_path.iterdir())) == 3  # nothing unfinished is left
 
 
 @pytest.mark.slow
 def test_weights_that_do_not_fit_leave_the_ones_before():
-  # In a process of its own: HDF5 keeps the file that it could not write, and
-  # crashes when another one is closed.
+  # This needs a separate process: HDF5 keeps the file that it could not write,
+  # and crashes when another file is closed.
   code = f"""
 import sys
 sys.path.append({str(scripts.ROOT)!r})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Imports inside the package point one way."""
+"""Modules inside the package import each other in one direction only."""
 
 import ast
 import pathlib
@@ -13,8 +13,8 @@ pytestmark = pytest.mark.all_cases
 
 ROOT = pathlib.Path(tfp_rb.__file__).parent
 
-# A module may import its own layer and those before it. The layers of a tuple
-# stand side by side and may not import each other.
+# A module may import its own layer and earlier ones. The layers of a tuple are
+# side by side and may not import each other.
 ORDER = [
   'version',
   'internal',
@@ -35,19 +35,20 @@ RANKS = {
   for rank, layers in enumerate(ORDER)
   for layer in ([layers] if isinstance(layers, str) else layers)
 }
-# Estimators say what is evaluated at an atom, partitions where atoms are:
-# neither knows the other, although the order alone would allow it.
+# Estimators decide what is evaluated at an atom, and partitions decide where
+# the atoms are. Neither knows the other, although the order alone would allow
+# it.
 UNKNOWN = {'estimators': {'partitions'}, 'baselines': {'partitions'}}
 FILES = {str(path.relative_to(ROOT)): path for path in ROOT.rglob('*.py')}
 
 
 def layer_of(file):
-  """The first folder of a file's path, or the name of the file itself."""
+  """Returns the first folder of a file's path, or the name of the file."""
   return pathlib.PurePath(file).parts[0].removesuffix('.py')
 
 
 def imported_by(file):
-  """Names of all modules that a file imports, inside functions as well."""
+  """Returns all modules that a file imports, also inside functions."""
   for node in ast.walk(ast.parse(FILES[file].read_text())):
     if isinstance(node, ast.Import):
       yield from (alias.name for alias in node.names)
@@ -70,7 +71,7 @@ def test_a_module_imports_its_own_layer_and_those_before_it(file):
 def test_the_core_imports_tensorflow_tfp_and_numpy_only(file):
   allowed = {'numpy', 'tensorflow', 'tensorflow_probability', 'tfp_rb'}
   allowed |= sys.stdlib_module_names
-  # What only some users have installed is left to these.
+  # Only these modules may import packages that not every user has installed.
   if layer_of(file) == 'models' or file == 'diagnostics/callback.py':
     allowed.add('keras')
   if file == 'diagnostics/_plots.py':

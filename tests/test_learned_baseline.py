@@ -12,7 +12,7 @@ import tfp_rb
 
 tfd = tfp.distributions
 
-# One likely value, then three equally likely ones.
+# The first value is likely; the other three are equally likely.
 PROBS = np.array([0.55, 0.15, 0.15, 0.15])
 COSTS = np.array([-4.0, 3.0, 5.0, 10.0])
 
@@ -22,7 +22,7 @@ def cost(z):
 
 
 def make(initial_value=1.0, num_samples=1, **kwargs):
-  """A Rao-Blackwellized estimator and the variable of its baseline."""
+  """Returns a Rao-Blackwellized estimator and the variable of its baseline."""
   baseline = tfp_rb.baselines.Learned(tf.constant(initial_value, tf.float64))
   estimator = tfp_rb.REINFORCE(baseline=baseline, num_samples=num_samples)
   if kwargs:
@@ -31,14 +31,16 @@ def make(initial_value=1.0, num_samples=1, **kwargs):
 
 
 def gradient_of_level(estimator, level, q, scale=1.0, draws=None):
-  """The gradient of `scale` times the loss; `draws` replace those of the seed.
+  """Returns the gradient of `scale` times the loss w.r.t. the level.
+
+  If `draws` are given, they replace those of the seed.
 
   Args:
     estimator: The estimator.
     level: The variable of its baseline.
     q: The distribution.
     scale: A factor of the loss.
-    draws: List of what is drawn, each entry of batch shape, or `None`.
+    draws: List of the draws, each entry of batch shape, or `None`.
 
   Returns:
     gradient: A number.
@@ -59,7 +61,7 @@ def gradient_of_level(estimator, level, q, scale=1.0, draws=None):
 
 
 def regression_gradient(level, draws):
-  """Derivative of the mean of `(f - b)^2` over the draws."""
+  """Returns the derivative of the mean of `(f - b)^2` over the draws."""
   return np.mean([-2.0 * (COSTS[z] - level) for z in draws])
 
 
@@ -114,7 +116,7 @@ def test_gradient_of_the_level_is_zero_where_nothing_is_drawn(split):
 
 
 def test_regression_under_a_budget_is_over_what_is_drawn():
-  # 3 atoms: the likely value is summed, two of the others are drawn.
+  # There are 3 atoms: the likely value is summed, and two others are drawn.
   estimator, level = make(1.5, budget=3)
   actual = gradient_of_level(
     estimator, level, tfd.Categorical(probs=PROBS), draws=[0, 3, 2]
@@ -153,7 +155,7 @@ def test_each_row_weighs_as_its_share_of_the_loss():
 
 @pytest.mark.parametrize('split', [{}, {'num_summed': 1}, {'budget': 3}])
 def test_regression_reaches_only_the_level(split):
-  """All else is as with a constant baseline of the same level."""
+  """Checks that all else is as with a constant baseline of the same level."""
   logits = tf.Variable(np.log(PROBS))
   scale = tf.Variable(np.float64(1.3))
   results = []
@@ -189,7 +191,7 @@ def test_value_does_not_depend_on_the_level(split):
 def test_training_brings_the_level_to_the_mean_of_f_over_the_rest(
   num_summed, expected
 ):
-  """Each value of the rest is drawn as often as it is probable."""
+  """Draws each value of the rest as often as it is probable."""
   often = [0] * 11 + [1] * 3 + [2] * 3 + [3] * 3
   draws = [z for z in often if z >= num_summed]
   estimator, level = make(
@@ -204,11 +206,12 @@ def test_training_brings_the_level_to_the_mean_of_f_over_the_rest(
 
 
 def test_training_on_real_draws_brings_the_level_to_the_mean_over_the_rest():
-  """With steps `1 / (2 t)` the level is the mean of f over all draws so far.
+  """With steps `1 / (2 t)`, the level is the mean of f over all draws so far.
 
-  With 1000 draws in each of 20 steps its standard deviation is that of f over
-  the rest, 2.944, by 141. A right level passes with probability 1 - 1e-6 (4.9
-  standard deviations, 0.102); the mean of f over all values is 5.5 away.
+  There are 1000 draws in each of 20 steps, so the standard deviation of the
+  level is that of f over the rest, 2.944, divided by 141. A right level passes
+  with probability 1 - 1e-6 (4.9 standard deviations, 0.102); the mean of f over
+  all values is 5.5 away.
   """
   estimator, level = make(num_samples=1000, num_summed=1, initial_value=0.0)
   q = tfd.Categorical(probs=PROBS)
@@ -228,7 +231,8 @@ def test_one_tape_trains_distribution_function_and_baseline():
   optimizer = keras.optimizers.SGD(0.1)
 
   def loss_fn(estimator, seed):
-    # The least loss has q at the value 0, of cost -4, and the target at -3.
+    # The loss is least if q is concentrated on the value 0, whose cost is -4,
+    # and the target is -3.
     return tfp_rb.expectation(
       lambda z: 14.0 + cost(z) + (target + 3.0) ** 2,
       tfd.Categorical(logits=logits),
@@ -250,16 +254,16 @@ def test_one_tape_trains_distribution_function_and_baseline():
 
 
 def test_numpy_scalar_sets_the_dtype_of_the_level():
-  """As the docstring of `Learned` says."""
+  """Checks what the docstring of `Learned` says."""
   level = tfp_rb.baselines.Learned(np.float64(1.5)).level
   assert level.dtype == tf.float64
 
 
-# Variables of attributes that are no `tf.Module`s.
+# Variables in attributes that are not `tf.Module`s.
 
 
 class Network(tfp_rb.GradientEstimator):
-  """REINFORCE with a Keras network as a baseline of the batch member."""
+  """REINFORCE with a Keras network as a baseline for each batch member."""
 
   def __init__(self, network, inputs=None):
     super().__init__()

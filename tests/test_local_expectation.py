@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Site by site: `local_expectation`."""
+"""`local_expectation`, which works site by site."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ SEED = (3, 1)
 
 
 def interacting(logits):
-  """A cost of two sites that do not act apart, and of the logits as well."""
+  """Returns a cost of two interacting sites that also depends on the logits."""
   scale = 1.0 + 0.1 * tf.reduce_sum(logits**2, axis=[-2, -1])
   weights = tf.constant([1.0, -2.0], logits.dtype)
 
@@ -52,7 +52,7 @@ def repeated_sites(logits):
 
 
 def grid_of_sites(logits):
-  """Four sites in two dimensions, each with a logit of its own."""
+  """Returns four sites in two dimensions; each has its own logit."""
   weights = tf.constant([[1.0, -2.0], [0.5, 1.5]], logits.dtype)
 
   def f(z):
@@ -72,7 +72,10 @@ PROBLEMS = {
 
 
 def assert_mean_is_explicit_sum(estimator, name):
-  """Over all joint values, and all draws at each site; returns their number."""
+  """Compares the mean over all outcomes; returns the number of outcomes.
+
+  The outcomes are all joint values with all draws at each site.
+  """
   problem, parameter = PROBLEMS[name]
   outcomes = enumerate_outcomes(
     estimator, problem, [parameter], most_outcomes=7000
@@ -103,7 +106,8 @@ def test_site_by_site_is_unbiased(estimator, k):
   num_outcomes = assert_mean_is_explicit_sum(
     tfp_rb.local_expectation(estimator, num_summed=k), 'interacting'
   )
-  # 9 joint values; at each of the 2 sites one of 3 symbols for each draw.
+  # There are 9 joint values. For each draw, each of the 2 sites draws one of 3
+  # symbols.
   num_draws = estimator.num_samples if k < 3 else 0
   num_draws += estimator.baseline.num_extra(k + num_draws)
   assert num_outcomes == 9 * 9**num_draws
@@ -136,7 +140,7 @@ def test_sites_in_chunks_are_unbiased(name):
 
 
 def mixed_sites(labels, bits):
-  """A label of 3 symbols and 2 bits, in groups of their own."""
+  """Returns a label of 3 symbols and 2 bits, in separate groups."""
   q = tfd.JointDistributionSequential(
     [
       tfd.Categorical(logits=labels),
@@ -181,8 +185,8 @@ def one_hot_sample(logits):
 
 @pytest.mark.slow
 def test_an_estimator_with_noise_of_its_own_is_unbiased():
-  # Finds a bias of 3 % of the gradient with probability 0.99, and fails by
-  # chance with probability 1e-6.
+  # The test finds a bias of 3 % of the gradient with probability 0.99, and
+  # fails by chance with probability 1e-6.
   report = tfp_rb.testing.assert_unbiased(
     tfp_rb.local_expectation(tfp_rb.REBAR(0.5), num_summed=1),
     one_hot_sample,
@@ -264,7 +268,7 @@ def test_impossible_symbols_stay_unbiased_and_unseen(k):
   outcomes = enumerate_outcomes(
     estimator, problem, [logits], most_outcomes=7000
   )
-  # An enumeration lists impossible draws as well, which have probability 0.
+  # An enumeration also lists impossible draws, which have probability 0.
   value, gradients = exact_reference(problem, [logits])
   chances = outcomes.probabilities
   np.testing.assert_allclose(np.sum(chances * outcomes.values), value)
@@ -278,7 +282,8 @@ def test_impossible_symbols_stay_unbiased_and_unseen(k):
 
 
 def test_slope_of_a_site_is_whole():
-  # Any part of it is unbiased; the whole leaves MuProp no variance.
+  # Any part of the slope would be unbiased; the whole slope leaves MuProp no
+  # variance.
   logits = tf.constant(SITES)
   cost = tf.constant([[1.0, 0.2, -0.5], [0.4, -1.0, 0.8]], tf.float64)
   gradients = []
@@ -302,7 +307,7 @@ def test_slope_of_a_site_is_whole():
 
 
 def sizes_of_calls(estimator, distribution, dtype=tf.float64):
-  """Numbers of points at which `f` is evaluated, one for each call."""
+  """Returns the numbers of points at which `f` is evaluated, one per call."""
   sizes = []
 
   def f(z):
@@ -365,7 +370,7 @@ def test_atoms_differ_from_one_joint_value_in_one_site_at_most(k):
     differs, np.broadcast_to(expected, differs.shape)
   )
   np.testing.assert_allclose(np.sum(atoms.weights, axis=0), np.ones(4))
-  if k == 3:  # Both other symbols of each site.
+  if k == 3:  # The summed atoms are both other symbols of each site.
     symbols = np.reshape(others, [2, 5, 4, 5])[:, range(5), :, range(5)]
     assert np.all(symbols[:, 0] != symbols[:, 1])
 
@@ -398,7 +403,7 @@ def test_eager_and_xla_agree():
   )
 
   def run(seed):
-    # At a logit of 0 the terms of the gradient cancel, up to rounding.
+    # At a logit of 0, the terms of the gradient would cancel up to rounding.
     logits = tf.constant(LOGITS + 0.1)
     with tf.GradientTape() as tape:
       tape.watch(logits)
@@ -416,7 +421,10 @@ def test_eager_and_xla_agree():
 
 
 def derivatives(sites_per_call, estimator=None, second=False):
-  """Value and gradients by logits, a variable that `f` uses, and a scale."""
+  """Returns value and gradients.
+
+  The gradients are w.r.t. the logits, a variable that `f` uses, and a scale.
+  """
   parts = [
     tf.constant(np.linspace(-1.0, 2.0, 30).reshape([2, 5, 3])),
     tf.Variable(np.linspace(0.5, 1.5, 5)),
@@ -434,7 +442,7 @@ def derivatives(sites_per_call, estimator=None, second=False):
       outer.watch([logits, scale])
       with tf.GradientTape() as tape:
         tape.watch([logits, scale])
-        # Tensors that `f` captures, a small one and a large one.
+        # `f` captures two Tensors, a small one and a large one.
         rows = scale * tf.reduce_sum(logits**2, axis=[-2, -1])
         large = tf.sin(scale * tf.ones([5, 200], tf.float64))
 
@@ -462,7 +470,8 @@ def assert_same(actual, desired):
     np.testing.assert_allclose(x, y, rtol=1e-11, atol=1e-13)
 
 
-# Of 5 sites: alone, an uneven last chunk, all of them, more than there are.
+# The 5 sites are taken one at a time, with an uneven last chunk, all at once,
+# and with a chunk size above 5.
 @pytest.mark.parametrize('sites_per_call', [1, 2, 5, 7])
 def test_chunks_change_neither_value_nor_gradient(sites_per_call):
   seed = tf.constant(SEED)
@@ -502,7 +511,7 @@ def test_tape_around_a_function_sees_what_chunks_capture():
     )
     with tf.GradientTape() as tape:
       tape.watch([logits, scale])
-      square = scale**2  # outside of the function
+      square = scale**2  # computed outside of the function
 
       @tf.function(autograph=False)
       def loss(logits):
@@ -532,7 +541,8 @@ def test_f_is_called_chunk_by_chunk_forward_and_backward():
   with tf.GradientTape() as tape:
     q = tfd.Independent(tfd.Categorical(logits=logits), 1)
     value = tfp_rb.expectation(f, q, estimator, seed=SEED)
-  # 5 sites with 2 atoms, one of which is the joint value: 6 points.
+  # The 5 sites have 2 atoms each. One of them is the joint value, so there are
+  # 6 points.
   assert sizes == [3, 3]
   tape.gradient(value, logits)
   assert sizes == [3, 3] * 2
@@ -577,8 +587,8 @@ def test_memory_is_that_of_a_chunk():
   largest = largest_array(
     gradient, tf.zeros([num_rows, num_sites]), tf.zeros([num_sites, num_hidden])
   )
-  # Forward or backward: the activations at 10 of 49 points, since 4 sites have
-  # at most 12.
+  # The largest array, forward or backward, holds the activations at 10 of the
+  # 49 points, since 4 sites have at most 12.
   assert largest == 10 * num_rows * num_hidden
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the library holds in memory: read off programs, and measured."""
+"""The library's memory use, both read off programs and measured."""
 
 import pytest
 import tensorflow as tf
@@ -13,7 +13,7 @@ import tfp_rb
 tfd = tfp.distributions
 
 
-# A square, and a prime that no block size divides.
+# The sizes are a square, and a prime that no block size divides.
 @pytest.mark.parametrize('size', [4624, 4621])
 def test_no_array_is_larger_than_three_times_the_logits(size):
   rows = 8
@@ -44,7 +44,7 @@ def test_a_product_needs_no_array_of_all_its_values():
     return p.values, p.log_rest, p.sample_rest(1, seed)
 
   args = tf.zeros([rows, num_sites]), tf.constant([0, 0])
-  # Pairs of summed values at every site are the most there is.
+  # The largest arrays hold pairs of summed values at every site.
   limit = rows * num_sites * num_summed**2 * 3
   assert largest_array(partition, *args) <= limit
 
@@ -64,7 +64,7 @@ def test_an_exact_sum_over_a_product_needs_no_square_of_its_values():
       )
     return loss, tape.gradient(loss, logits)
 
-  # All joint values take 10 numbers each; a square of them is 1,024 each.
+  # All joint values take 10 numbers each; a square array would take 1,024 each.
   limit = 4 * num_sites * 2**num_sites
   assert largest_array(loss_and_gradient, tf.zeros([1, num_sites])) <= limit
 
@@ -114,14 +114,16 @@ for num_sites, limit in ((12, 100), (16, 500)):
 
 @pytest.mark.slow
 def test_the_memory_of_exact_on_a_product_is_linear():
-  # In a process of its own, since the peak of this one is past.
+  # This needs a separate process, because this process has already passed its
+  # peak.
   processes.run(EXACT_ON_PRODUCTS)
 
 
 def test_exact_says_how_much_memory_it_would_require():
   q = tfd.Independent(tfd.Bernoulli(logits=tf.zeros([100_000, 20])), 1)
   f = lambda z: tf.reduce_sum(tf.cast(z, tf.float32), axis=-1)
-  # 2^20 values of 20 numbers, 3 numbers for each value, of 4 bytes.
+  # The memory is for 2^20 values of 20 numbers, and for 3 numbers per value;
+  # each number takes 4 bytes.
   with raises(ValueError, 'distribution') as caught:
     tfp_rb.expectation(f, q, tfp_rb.Exact())
   assert f'{2**20 * 100_000 * 23 * 4 / 1e9:.1f} GB' in str(caught.value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Discrete and continuous variables fitted together, and many sites."""
+"""Discrete and continuous variables, fitted together, and many sites."""
 
 import csv
 import pathlib
@@ -15,14 +15,14 @@ RESULTS = EXAMPLES / 'results'
 
 @pytest.fixture(scope='module')
 def mixed_vi():
-  from examples.studies import mixed_vi  # defines no flags
+  from examples.studies import mixed_vi  # it defines no flags
 
   return mixed_vi
 
 
 @pytest.fixture(scope='module')
 def many_sites():
-  from examples.benchmarks import many_sites  # defines no flags
+  from examples.benchmarks import many_sites  # it defines no flags
 
   return many_sites
 
@@ -39,9 +39,9 @@ def read(path):
 
 @pytest.mark.slow
 def test_our_fit_is_near_cavi_and_the_score_function_is_not(mixed_vi):
-  # A third of the steps of the committed run, fewer observations, not compiled.
-  # Ours ends 0.05 to 0.1 nats above CAVI with each of three seeds, the other
-  # 6.8 to 7.2 nats above it.
+  # The fit has a third of the steps of the committed run, fewer observations,
+  # and no compilation. With each of three seeds, our fit ends 0.05 to 0.1 nats
+  # above CAVI, the other one 6.8 to 7.2 nats above it.
   x, means = mixed_vi.make_data(80, seed=1)
   reference = mixed_vi.cavi(x, means)[0][-1]
   final = {
@@ -50,12 +50,12 @@ def test_our_fit_is_near_cavi_and_the_score_function_is_not(mixed_vi):
   }
   ours, score = final[mixed_vi.OURS], final[mixed_vi.SCORE]
   assert reference - 1e-3 < ours[-1] < reference + 1.0
-  # The best of its whole path: it has not merely overshot.
+  # This is the best score of its whole path, so it has not merely overshot.
   assert score.min() > ours[-1] + 2.0
 
 
 def test_the_exact_elbo_is_that_of_the_target(mixed_vi, data):
-  # 5 standard errors: false-fail rate 6e-7.
+  # The limit is 5 standard errors, a false-fail rate of 6e-7.
   x, means = data
   rng = np.random.default_rng(4)
   surrogate = mixed_vi.make_surrogate(means, len(x))
@@ -80,7 +80,7 @@ def test_coordinate_ascent_never_descends(mixed_vi, seed):
 
 def test_the_committed_fits_show_what_is_claimed(mixed_vi):
   rows = read(RESULTS / 'mixed_vi' / 'paths.csv')
-  final = {}  # of each method and rate, its last step
+  final = {}  # the last step of each method and rate
   for row in rows:
     key = row['method'], row['learning_rate']
     final[key] = float(row['negative_elbo_per_observation'])
@@ -93,7 +93,7 @@ def test_the_committed_fits_show_what_is_claimed(mixed_vi):
   assert best[mixed_vi.OURS] < best[mixed_vi.CAVI] + 1.0
   assert best[mixed_vi.SCORE] > best[mixed_vi.OURS] + 2.0
   assert best[mixed_vi.REPARAMETERIZED] > best[mixed_vi.OURS] + 2.0
-  # The joint sum is nearly as good here, at equal evaluations.
+  # With equal evaluations, the joint sum is nearly as good here.
   assert best[mixed_vi.OURS] < best[mixed_vi.JOINT] < best[mixed_vi.CAVI] + 1.0
 
 
@@ -123,11 +123,12 @@ def test_the_committed_variances_show_what_is_claimed(many_sites):
   }
   cases = [(c, s) for c in many_sites.COSTS for s in many_sites.SHAPES]
   assert len(rows) == len(cases) * len(many_sites.ESTIMATORS)
-  # All symbols of a site summed: 20 times lower where sites interact weakly.
+  # Summing all symbols of a site lowers the variance by a factor of 20 if sites
+  # interact weakly.
   for shape in many_sites.SHAPES:
     assert lower['weak pairs', shape, many_sites.LOCAL_FULL][0] > 20.0
     assert lower['max', shape, many_sites.LOCAL_FULL][0] > 2.0
-  # One symbol summed and two drawn: never far from 41 joint draws.
+  # Summing one symbol and drawing two is never far from 41 joint draws.
   for cost, shape in cases:
     low, high = lower[cost, shape, many_sites.LOCAL]
     assert low < 2.0 and high > 0.25, (cost, shape)
@@ -138,15 +139,16 @@ def test_the_committed_variances_show_what_is_claimed(many_sites):
 def test_the_times_are_those_of_evaluations_that_grow_with_the_sites():
   rows = read(RESULTS / 'many_sites' / 'times.csv')
   assert {int(row['sites']) for row in rows} == {10, 25, 50, 100}
-  # Measured before the sites shared the joint draw.
+  # The times were measured before the sites shared the joint draw.
   assert all(int(r['evaluations']) == 3 * int(r['sites']) for r in rows)
 
 
 @pytest.mark.parametrize('shape', ['medium', 'flat'])
 @pytest.mark.slow
 def test_all_symbols_summed_beats_as_many_joint_draws(many_sites, shape):
-  # The variances are 29 and 45 times lower; a ratio of 400 draws each has a
-  # relative standard error of 2 %, so that below 20 lie 18 standard errors.
+  # The variances are 29 and 45 times lower. A ratio from 400 draws each has a
+  # relative standard error of 2 %, so a ratio below 20 is 18 standard errors
+  # away.
   logits = many_sites.make_logits(shape, seed=0)
   f = many_sites.make_cost('weak pairs', seed=0)
   shapes = []
@@ -175,6 +177,6 @@ def test_the_committed_ratios_follow_the_rule_of_the_docstring():
     assert int(row['evaluations']) == int(row['sites']) + 1
     expected = float(row['share']) * int(row['order'])
     if float(row['share']) == 0.0:
-      assert float(row['ratio']) < 1e-9  # exact but for rounding
+      assert float(row['ratio']) < 1e-9  # it is exact except for rounding
     else:
       assert 0.8 * expected < float(row['ratio']) < 1.1 * expected, row

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark of the model with hard attention, without PyTorch."""
+"""The benchmark of the model with hard attention, run without PyTorch."""
 
 import csv
 import importlib
@@ -80,6 +80,7 @@ def test_peak_memory_is_that_of_a_process_of_its_own(tmp_path):
   )
   with (tmp_path / 'memory.csv').open() as file:
     (row,) = csv.DictReader(file)
-  # TensorFlow alone takes 300; a run with the frames of the paper some 1,500.
+  # TensorFlow alone takes 300 MB; a run with the frames of the paper takes some
+  # 1,500 MB.
   assert 300 < int(row['megabytes']) < 1500
   assert 'MNIST' in row['data']

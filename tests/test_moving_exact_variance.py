@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Closed forms of the variance by the location, and the script around them."""
+"""Closed forms of the variance w.r.t. the location, and the script for them."""
 
 import csv
 import itertools
@@ -22,7 +22,7 @@ def script():
 
 
 def enumerate_independent_draws(q, f, num_summed, num_draws):
-  """Total variance of REINFORCE+ by all outcomes of all its draws."""
+  """Returns the total variance of REINFORCE+ over all outcomes of its draws."""
   scores, size = np.eye(len(q)) - q, len(q)
   rest = range(num_summed, size)
   mass = q[num_summed:].sum()
@@ -81,7 +81,7 @@ def test_f_is_evaluated_at_every_location(script):
     frame=10, window=4, channels=1, hidden_units=3, latent_dim=1
   )
   bias = model.encoder.layers[-1].bias
-  bias.assign([0.3, -30.0])  # `z` has hardly any noise
+  bias.assign([0.3, -30.0])  # this leaves `z` hardly any noise
   kernel = model.encoder.layers[-1].kernel
   kernel.assign(np.where(np.arange(2) < 1, kernel, 0.0))
   pixels = np.random.default_rng(0).random([3, 10, 10]) > 0.6
@@ -105,7 +105,8 @@ def test_rows_are_those_of_the_sampled_variances(script):
 
 def test_the_interval_of_a_ratio_is_that_of_pairs(script):
   base = np.random.default_rng(1).lognormal(sigma=2.0, size=200)
-  # The frames differ by orders of magnitude, the ratio is the same in all.
+  # The frames differ by orders of magnitude, but the ratio is the same in all
+  # of them.
   np.testing.assert_allclose(script.ratio_interval(0.3 * base, base), 0.3)
 
 
@@ -126,7 +127,7 @@ def test_the_script_writes_a_table_and_a_figure(tmp_path):
     rows = {(r['evaluations'], r['estimator']): r for r in csv.DictReader(file)}
   assert float(rows['12', 'RB-REINFORCE+']['over_base']) == 1.0
   plain, six = (float(rows[n, 'REINFORCE+']['logits']) for n in ('2', '12'))
-  assert six == pytest.approx(plain / 6, rel=1e-9)  # the mean of six
+  assert six == pytest.approx(plain / 6, rel=1e-9)  # six draws are averaged
   assert all('3 digits of MNIST subset' in r['data'] for r in rows.values())
   assert (tmp_path / 'exact.png').stat().st_size > 5_000
   assert 'RB-leave-one-out 4 + 2' in printed

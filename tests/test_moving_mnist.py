@@ -30,7 +30,8 @@ def test_the_script_writes_rows_and_figures(tmp_path):
   assert len(rows) == 3
   assert all('subset' in row['data'] for row in rows)
   assert all('entropy x 64' in row['data'] for row in rows)
-  # At first 784 log 2 in the window, and 18.42 for each lit pixel elsewhere.
+  # At first, the loss is 784 log 2 in the window, plus 18.42 for each lit pixel
+  # elsewhere.
   assert 543 < float(rows[0]['val_negative_elbo']) < 3000
   assert 2 < float(rows[0]['val_distance']) < 30
   figures = [
@@ -39,7 +40,7 @@ def test_the_script_writes_rows_and_figures(tmp_path):
   for name in figures:
     assert (tmp_path / name).stat().st_size > 5_000
     (tmp_path / name).unlink()
-  # Of the CSV files alone: no logs, no models.
+  # The report needs only the CSV files, not the logs or models.
   shutil.rmtree(tmp_path / 'RB-REINFORCE+' / '0')
   before = (tmp_path / 'paths.csv').read_text()
   table = run('--plot_only')
@@ -51,7 +52,7 @@ def test_the_script_writes_rows_and_figures(tmp_path):
 
 @pytest.fixture(scope='module')
 def script():
-  from examples.paper import moving_mnist  # defines no flags
+  from examples.paper import moving_mnist  # it defines no flags
 
   return moving_mnist
 
@@ -109,7 +110,8 @@ def test_annealed_runs_have_a_folder_of_their_own(tmp_path):
   assert 'entropy x 1, from 256 within 25 epochs' in printed
   with (tmp_path / 'paths.csv').open() as file:
     *_, last = csv.DictReader(file)
-  # Some 1,200 nats less 7 times the weight, nearly 256 in the first epoch.
+  # The loss is some 1,200 nats minus 7 times the weight, which is nearly 256 in
+  # the first epoch.
   assert float(last['loss']) < 0.0
   with raises(app.UsageError, 'anneal_epochs'):
     scripts.run_command('examples/paper/moving_mnist.py', *short)
@@ -117,7 +119,7 @@ def test_annealed_runs_have_a_folder_of_their_own(tmp_path):
 
 @pytest.mark.slow
 def test_a_run_that_was_stopped_ends_with_the_same_numbers(script, tmp_path):
-  # RELAX has an optimizer of its own, whose state has to come back, too.
+  # RELAX has its own optimizer, whose state has to be restored, too.
   small = {'frame': 12, 'window': 4, 'hidden_units': 3, 'channels': 2}
   digits = np.random.default_rng(0).integers(256, size=[128, 4, 4])
   test_data = tf.data.Dataset.from_tensor_slices(digits).batch(64)
@@ -152,7 +154,8 @@ def test_epochs_and_seconds_to_a_level(report):
     'val_negative_elbo': [2000.0, 700.0, 499.0, 600.0],
     'seconds': [np.nan, 30.0, 4.0, 5.0],
   }
-  assert report.to_reach(log) == (2, 9.0)  # 30 is compilation, above all
+  # The 30 seconds are mostly compilation.
+  assert report.to_reach(log) == (2, 9.0)
   assert np.all(np.isnan(report.to_reach(log, level=1.0)))
   never = {**log, 'val_negative_elbo': [2000.0, 900.0, 800.0, 700.0]}
   assert report.reached([log, never]) == '1 of 2: 2, 9 s'

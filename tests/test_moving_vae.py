@@ -35,7 +35,7 @@ def make(estimator=None, **settings):
 
 
 def naive_bound(model, frame, location, seen, noise, epsilon=1e-8):
-  """`f(x, l)` with the decoder's image written into an empty frame."""
+  """Returns `f(x, l)` with the decoder's image written into an empty frame."""
 
   def mlp(layer, v):
     first, last = layer.layers
@@ -61,7 +61,7 @@ def naive_bound(model, frame, location, seen, noise, epsilon=1e-8):
 
 
 def test_weights_start_as_those_of_the_authors():
-  # Uniform within 1 / sqrt(inputs), biases too: PyTorch's default.
+  # Weights and biases are uniform within 1 / sqrt(inputs), PyTorch's default.
   model = make()
   layers = [*model.convolutions.layers, *model.attention.layers]
   layers += [*model.encoder.layers, *model.decoder.layers]
@@ -70,7 +70,7 @@ def test_weights_start_as_those_of_the_authors():
     for variable in (layer.kernel, layer.bias):
       values = np.abs(np.asarray(variable))
       assert 0.0 < values.max() <= limit
-      # Of 50 uniform values the largest is below 0.75 limits once in 2e6.
+      # The largest of 50 uniform values is below 0.75 limits once in 2e6 cases.
       if values.size >= 50:
         assert values.max() > 0.75 * limit
         assert values.mean() > 0.3 * limit
@@ -126,7 +126,7 @@ def test_encoder_sees_a_mixture_and_the_image_has_one_place():
 
 
 def without_noise(model):
-  """So that `f` is a function of the location alone."""
+  """Removes the noise, so that `f` is a function of the location alone."""
   bias = model.encoder.layers[-1].bias
   bias.assign(np.where(np.arange(4) < 2, bias, -30.0))
   kernel = model.encoder.layers[-1].kernel
@@ -176,7 +176,8 @@ def test_entropy_weight_follows_its_schedule_also_when_loaded(tmp_path):
   schedule = keras.optimizers.schedules.PolynomialDecay(64.0, 10, 1.0, power=2)
   model = make(entropy_weight=schedule)
   model.save(tmp_path / 'model.keras')
-  loaded = keras.models.load_model(tmp_path / 'model.keras')  # in safe mode
+  # The model loads in safe mode.
+  loaded = keras.models.load_model(tmp_path / 'model.keras')
   for step, weight in ((0, 64.0), (5, 1.0 + 63.0 / 4), (10, 1.0), (12, 1.0)):
     expected, _ = make(entropy_weight=weight).losses_of(FRAMES, SEED)
     for scheduled in (model, loaded):
@@ -216,8 +217,9 @@ def test_all_parts_are_trained_and_saved(name, tmp_path):
   for old, new in zip(before, everything(model), strict=True):
     assert np.any(old != new)
   model.save(tmp_path / 'model.keras')
-  loaded = keras.models.load_model(tmp_path / 'model.keras')  # in safe mode
-  for m in (model, loaded):  # it goes on as the model does
+  # The model loads in safe mode.
+  loaded = keras.models.load_model(tmp_path / 'model.keras')
+  for m in (model, loaded):  # the loaded model continues like the original
     m.fit(tf.data.Dataset.from_tensors(DIGITS), verbose=0)
   for a, b in zip(everything(loaded), everything(model), strict=True):
     np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
@@ -232,7 +234,7 @@ def test_mixtures_are_made_only_for_who_differentiates_by_them():
 
 @pytest.mark.parametrize('name', METHODS)
 def test_every_operation_of_a_step_runs_on_a_gpu(name):
-  size = SIZE + 1  # even: blocks of pixels
+  size = SIZE + 1  # the size is even, so there are blocks of pixels
   model = make(METHODS[name](size), frame=size)
   model.compile(keras.optimizers.Adam(0.01), jit_compile=False)
   kinds = gpu.operations(model.train_step, tf.constant(np.stack([DIGITS] * 3)))
@@ -303,11 +305,11 @@ def test_evaluation_at_the_most_probable_location():
 
 @pytest.mark.slow
 def test_summing_lowers_the_variance_of_a_trained_model():
-  # Half the squared distance of pairs of gradients has the variance for its
-  # mean; the two means are compared at 5 standard errors of their difference
+  # Half the squared distance of pairs of gradients has the variance as its
+  # mean. The two means are compared at 5 standard errors of their difference
   # (false-fail rate 3e-7), and lie apart by a factor of four.
   plus = tfp_rb.REINFORCE(tfp_rb.baselines.IndependentSample())
-  # The entropy keeps several locations possible.
+  # The entropy term keeps several locations possible.
   model = make(tfp_rb.rao_blackwellize(plus, num_summed=5), entropy_weight=10.0)
   model.compile(keras.optimizers.Adam(0.005), jit_compile=False)
   bright = np.full([300, 8, WINDOW, WINDOW], 255, np.uint8)

@@ -17,7 +17,7 @@ RESULTS = EXAMPLES / 'results' / 'n_mixture'
 
 @pytest.fixture(scope='module')
 def n_mixture():
-  # It defines no flags unless it is run, so it can be imported beside others.
+  # It defines no flags unless it is run, so it can be imported next to others.
   from examples.paper import n_mixture
 
   return n_mixture
@@ -28,7 +28,8 @@ def read(path):
     return list(csv.DictReader(file))
 
 
-# The naive version: one observation at a time, from the formulas of the paper.
+# The naive version handles one observation at a time, with the paper's
+# formulas.
 
 OBSERVATIONS = np.repeat(np.arange(9), [105, 261, 318, 198, 80, 26, 11, 0, 1])
 
@@ -48,7 +49,7 @@ def naive_coded_f(n, r, p):
 
 
 def naive_score(n, r, p):
-  """Derivatives of `log q(n)` by `r` and the logit of `p`."""
+  """Returns the derivatives of `log q(n)` w.r.t. `r` and the logit of `p`."""
   return np.array([
     special.digamma(n + r) - special.digamma(r) + np.log1p(-p),
     n * (1.0 - p) - r * p,
@@ -75,7 +76,8 @@ def test_the_initial_losses_are_those_of_the_paper(n_mixture, as_published):
 
 
 def test_long_sums_are_exact_elsewhere(n_mixture):
-  # The last point of the paper, where it is 1654.9 and 1663.4, and another one.
+  # One point is the last one of the paper, where the losses are 1654.9 and
+  # 1663.4; the other is arbitrary.
   model = n_mixture.NMixture(as_published=True)
   points = np.array([[6.851, 3.0], [-1.202, 0.5]])
   _, negative_elbo, coded = model.long_sums(tf.constant(points))
@@ -102,7 +104,7 @@ def test_with_many_values_summed_the_gradient_is_exact(n_mixture):
   found = model.gradient(estimator, tf.constant(points), [1, 2])
   exact = model.exact_gradient(tf.constant(points))
   np.testing.assert_allclose(found, exact, rtol=1e-7)
-  # By finite differences of the naive sum, through softplus.
+  # The reference is finite differences of the naive sum, through softplus.
   step = 1e-5
   for point, gradient in zip(points.T, exact.numpy().T):
     for axis in range(2):
@@ -114,11 +116,11 @@ def test_with_many_values_summed_the_gradient_is_exact(n_mixture):
 
 @pytest.mark.parametrize('num_summed', [0, 1, 3])
 def test_the_published_estimator_is_its_formula(n_mixture, num_summed):
-  # A scripted draw and scripted baselines, for two trials at once.
+  # The test fixes the draw and the baselines of two trials at once.
   model = n_mixture.NMixture(as_published=True)
   r, logits = np.array([7.0, 6.7]), np.array([0.0, -0.8])
   parameters = tf.constant(np.stack([r, logits]))
-  drawn = np.array([[9.0, 10.0]])  # the second is a neighbour of the mode
+  drawn = np.array([[9.0, 10.0]])  # the second value is a neighbor of the mode
   others = np.array([[15.0, 8.0], [11.0, 9.0], [20.0, 12.0], [14.0, 8.0]])
   summed, random_draw, fresh = model.published_atoms(
     num_summed, parameters, tf.constant([3, 4])
@@ -134,7 +136,7 @@ def test_the_published_estimator_is_its_formula(n_mixture, num_summed):
     p = special.expit(logits[trial])
     mode = np.floor(p * (r[trial] - 1.0) / (1.0 - p))
     values = [[], [mode], [], [mode, mode - 1, mode + 1]][num_summed]
-    weights = [1.0] * num_summed  # not q(z): this is what was published
+    weights = [1.0] * num_summed  # not q(z), as published
     rest = 1.0 - sum(stats.nbinom.pmf(n, r[trial], 1.0 - p) for n in values)
     expected = np.zeros(2)
     for n, weight, other in zip(
@@ -162,7 +164,8 @@ def test_only_the_mode_is_excluded_as_published(n_mixture):
   [('EACH', 1), pytest.param('SHARED', 3, marks=pytest.mark.slow)],
 )
 def test_exact_variances_are_those_of_the_library(n_mixture, name, num_summed):
-  # 6 standard errors of many draws: one square can be 3,000 times the mean.
+  # The limit is 6 standard errors of many draws: one square can be 3,000 times
+  # the mean.
   model, baseline = n_mixture.NMixture(), getattr(n_mixture, name)
   points = np.array([[7.0, 6.9], [0.0, -0.8]])
   measured, error = n_mixture.measured_variance(
@@ -184,13 +187,13 @@ def test_the_exact_path_descends(n_mixture):
     np.testing.assert_allclose(after, before - 1e-4 * gradient, rtol=1e-10)
 
 
-# What is committed.
+# The committed results.
 
 
 @pytest.mark.parametrize('as_published', [False, True])
 def test_the_committed_paths_are_the_simulated_ones(n_mixture, as_published):
-  # Both are means of 150 trials. 3 standard errors of the difference, and what
-  # is lost where the simulated ones are rounded.
+  # Both are means of 150 trials. The limit is 3 standard errors of the
+  # difference, plus the rounding of the simulated values.
   folder = '150_trials_as_published' if as_published else '150_trials'
   rows = {
     (int(row['num_summed']), int(row['iteration'])): row
@@ -218,10 +221,10 @@ def test_the_committed_results_show_what_is_claimed(n_mixture):
     key = row['baseline'], int(row['num_summed']), int(row['num_draws'])
     relative[key].append(float(row['relative_at_equal_calls']))
   assert {len(x) for x in relative.values()} == {4}
-  # As in the paper, at equal calls of f: more variance, not less.
+  # As in the paper, summing gives more variance, not less, at equal calls of f.
   assert min(relative[n_mixture.EACH, 1, 1]) > 1.4
   assert min(relative[n_mixture.EACH, 3, 1]) > 1.3
-  # Draws that are the baseline of each other, and larger k.
+  # Draws that serve as each other's baseline, and larger k, reverse this.
   assert max(relative[n_mixture.LEAVE_ONE_OUT, 3, 5]) < 0.5
   assert max(relative[n_mixture.SHARED, 20, 1]) < 1e-2
   variance = {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The notebooks run in their short form, and show their figures as they are."""
+"""Runs the notebooks in their short form, and checks that they show figures."""
 
 import json
 import pathlib
@@ -27,15 +27,15 @@ def code_cells(path):
 def run_notebook(path, replace):
   """Runs all cells in one namespace.
 
-  A kernel would import TensorFlow once more for every notebook. What only a
-  kernel knows, lines that begin with % or !, is left out.
+  A kernel would import TensorFlow again for every notebook. Lines that begin
+  with % or !, which only a kernel understands, are left out.
 
   Args:
     path: `pathlib.Path` of the notebook.
-    replace: Dictionary, lines to lines.
+    replace: Dictionary that maps lines to their replacements.
 
   Returns:
-    namespace: Dictionary of what the notebook defines.
+    namespace: Dictionary of the names that the notebook defines.
   """
   namespace = {'__name__': '__main__'}
   for i, (code, _) in enumerate(code_cells(path)):
@@ -103,7 +103,8 @@ def test_outputs_are_kept(path):
       assert output['output_type'] != 'error', code
       assert output.get('name') != 'stderr', code
       figures += 'image/png' in output.get('data', {})
-  assert counts == list(range(1, len(counts) + 1))  # run once, from the top
+  # The notebook was run once, from the top.
+  assert counts == list(range(1, len(counts) + 1))
   assert figures >= 1
   assert path.stat().st_size < 1_500_000
 

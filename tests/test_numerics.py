@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finite values and gradients where probabilities or `f` are extreme."""
+"""Values and gradients are finite if probabilities or `f` are extreme."""
 
 import functools
 import math
@@ -24,7 +24,7 @@ SEED = (6, 2)
 
 
 class Extreme(NamedTuple):
-  """A distribution with values that cannot occur, or not in this precision."""
+  """A distribution with values that cannot occur (in this precision)."""
 
   parameter: list
   build: callable
@@ -32,7 +32,7 @@ class Extreme(NamedTuple):
 
 
 def build_of(name):
-  """Builds a distribution of the zoo from a parameter of three rows."""
+  """Returns a builder of a zoo distribution from a parameter of three rows."""
   return lambda x: zoo.DISTRIBUTIONS[name].build(x, x.shape[:1])
 
 
@@ -92,9 +92,10 @@ every_extreme = pytest.mark.parametrize('name', EXTREMES)
 
 
 def wild(q, scale, dtype):
-  """`f` that is infinite, NaN and without derivative where `q` is 0."""
+  """Returns an `f` that is infinite, NaN or not smooth where `q` is 0."""
   f = zoo.cost(q, dtype)
-  # TFP's own is NaN for a `OneHotCategorical` with impossible values.
+  # TFP's own `log_prob` is NaN for a `OneHotCategorical` with impossible
+  # values.
   log_prob = tfp_rb.partition(q, 0).log_prob
 
   def wild_f(z):
@@ -171,7 +172,8 @@ def test_count_that_is_always_zero_is_finite(build, parameter):
 def test_tails_of_ordered_logistic_are_accurate(location):
   q = tfd.OrderedLogistic(cutpoints=[-1.0, 0.0, 1.0], loc=location)
   sigmoid = lambda x: 1.0 / (1.0 + np.exp(-x))
-  # The distance from a far location decides: no difference of numbers near 1.
+  # The distance from a far location is decisive, so no numbers near 1 are
+  # subtracted.
   below = sigmoid(np.array([-INF, -1.0, 0.0, 1.0, INF]) - location)
   above = sigmoid(location - np.array([-INF, -1.0, 0.0, 1.0, INF]))
   probs = np.diff(below) if location > 0 else -np.diff(above)
@@ -283,7 +285,8 @@ FLAT = {
 @pytest.mark.parametrize('baseline', zoo.BASELINES)
 def test_flat_product_is_finite(num_sites, kind, baseline):
   logits = tf.zeros([2, num_sites, 3])
-  # A single draw leaves a leave-one-out baseline the summed atoms alone.
+  # If there is a single draw, a leave-one-out baseline has only the summed
+  # atoms.
   estimators = [
     summed(baseline, 3, M=1),
     zoo.ESTIMATORS[f'budget-{baseline}'].make(0, 3),
@@ -312,7 +315,7 @@ def test_weights_of_a_flat_product_sum_to_one(num_sites, kind):
 
 @functools.cache
 def first_row(kind, name, bad_parameter, bad_f):
-  """Value and gradient of a good row beside one that may be NaN."""
+  """Returns value and gradient of a good row next to one that may be NaN."""
   row = zoo.DISTRIBUTIONS[kind]
   good, bad = row.parameter(tf.float32, (2,))
   bad = tf.fill(bad.shape, math.nan) if bad_parameter else bad
@@ -331,11 +334,11 @@ def first_row(kind, name, bad_parameter, bad_f):
 
 @pytest.fixture
 def no_endless_loop(monkeypatch):
-  """A search that should be over after about 100 steps fails after 300."""
+  """Makes a search fail after 300 steps that should end after about 100."""
   while_loop = tf.while_loop
 
   def bounded(condition, body, loop_vars, maximum_iterations=None):
-    if maximum_iterations is not None:  # It ends.
+    if maximum_iterations is not None:  # this loop ends
       return while_loop(
         condition, body, loop_vars, maximum_iterations=maximum_iterations
       )
@@ -349,7 +352,7 @@ def no_endless_loop(monkeypatch):
 @pytest.mark.usefixtures('no_endless_loop')
 @pytest.mark.parametrize(
   'kind',
-  # The rows of a `BatchBroadcast` have their parameter in common.
+  # The rows of a `BatchBroadcast` share their parameter.
   [kind for kind in zoo.DISTRIBUTIONS if kind != 'BatchBroadcast'],
 )
 @pytest.mark.parametrize('name', ['summed-mixed', 'budget-optimal'])
@@ -366,7 +369,7 @@ def test_nan_stays_in_its_row(kind, name, bad):
 
 @strategies.composite
 def problems(draw):
-  """Logits, costs and an estimator."""
+  """Draws logits, costs and an estimator."""
   num_values = draw(strategies.integers(1, 4))
   number = strategies.floats(-3.0, 3.0)
   logit = strategies.one_of(
@@ -385,7 +388,7 @@ def problems(draw):
   k = draw(strategies.integers(0, num_values))
   M = draw(strategies.integers(1, 2))
   if form == 'budget':
-    # Every evaluation of a budget may be a draw, and is enumerated.
+    # Every evaluation of a budget may be a draw, and draws are enumerated.
     k = min(k, 3 - M)
   atoms = M if form == 'REINFORCE' else k + M
   if zoo.BASELINES[baseline].needs_second and atoms < 2:
@@ -408,7 +411,7 @@ def check_random_problem(problem):
   outcomes = enumerate_outcomes(
     estimator, build, parameters, most_outcomes=5000
   )
-  # In closed form: without the library, and cheaper.
+  # The closed form does not use the library, and it is cheaper.
   probs, costs = special.softmax(logits), cost.numpy()
   value = probs @ costs
   gradients = [probs * (costs - value), value]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIL: the baseline's regression, centring and normalisation."""
+"""NVIL: the regression of its baseline, centering and normalization."""
 
 import keras
 import numpy as np
@@ -32,7 +32,7 @@ def rao_blackwellized(split, num_samples=3, **arguments):
 
 
 def draws_of(estimator, q):
-  """`f` at the draws from the rest, and which atoms these are."""
+  """Returns `f` at the draws from the rest, and marks which atoms these are."""
   seed = split_seed(SEED, n=2)[0]
   atoms = estimator.sample_atoms(q, seed)
   return cost(atoms.values).numpy(), is_draw(atoms).numpy()
@@ -49,7 +49,7 @@ def test_regression_is_over_the_draws_of_each_row(split, weights):
     total = tf.reduce_sum(weights * loss)
   value, drawn = draws_of(estimator, q)
   error = 2.0 * (level.numpy() - value)
-  # To be minimised whatever sign the loss has.
+  # The error is minimized, whatever the sign of the loss.
   expected = np.abs(weights) * np.sum(drawn * error, 0) / np.sum(drawn, 0)
   np.testing.assert_allclose(tape.gradient(total, level), expected, rtol=1e-5)
 
@@ -122,7 +122,7 @@ def test_one_tape_trains_model_and_network():
       loss = tfp_rb.expectation(cost, q, estimator, seed=seed)
       loss = tf.reduce_sum(loss)
     gradients = tape.gradient(loss, variables)
-    # In here: outside, it would take most of the time.
+    # This step is inside, because outside it would take most of the time.
     optimizer.apply_gradients(zip(gradients, network.trainable_variables))
 
   for i in range(150):
@@ -132,7 +132,8 @@ def test_one_tape_trains_model_and_network():
   over_all = probs @ COST
   probs[[0, 1], best.values.numpy()[0]] = 0.0
   over_rest = probs @ COST / probs.sum(axis=1)
-  # The mean of a batch has a standard deviation of 0.15, and Adam averages.
+  # The mean of a batch has a standard deviation of 0.15, and Adam averages over
+  # batches.
   np.testing.assert_allclose(network(images)[:, 0], over_rest, atol=0.2)
   assert np.all(np.abs(over_rest - over_all) > 0.4)
 
@@ -163,7 +164,7 @@ def test_inputs_of_each_step_are_bound_to_one_estimator():
   }
 
 
-# Centring and normalisation.
+# Centering and normalization.
 
 
 def test_averages_move_by_the_signal_of_the_draws():
@@ -175,7 +176,7 @@ def test_averages_move_by_the_signal_of_the_draws():
   signal = (value - level.numpy())[drawn]
   for step in (1, 2):
     tfp_rb.expectation(cost, q, estimator, seed=SEED)
-    # From 0, with the decay of the original.
+    # The average starts at 0 and has the decay of the original.
     share = 1.0 - 0.8**step
     np.testing.assert_allclose(
       nvil.moving_mean, share * np.mean(signal), rtol=1e-5

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wheel holds the package only, and importing it is light."""
+"""The wheel holds only the package, and importing it loads few modules."""
 
 from email import message_from_bytes
 import os
@@ -15,8 +15,8 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
-# TensorFlow and TFP load some of these themselves. Ours are those that our
-# modules ask for, and those that appear only when we are imported.
+# TensorFlow and TFP load some of these themselves. We count modules that ours
+# import, and modules that appear only when ours are imported.
 IMPORT = """
 import builtins
 import sys
@@ -47,7 +47,8 @@ print(sorted(ours & {'keras', 'matplotlib', 'tensorflow_datasets', 'tf_keras'}))
 @pytest.fixture(scope='module')
 def wheel(tmp_path_factory):
   folder = tmp_path_factory.mktemp('wheel')
-  # Built from a copy: the build leaves files behind, and would use old ones.
+  # The wheel is built from a copy, because the build leaves files behind and
+  # would use old ones.
   ignore = shutil.ignore_patterns(
     '.*', '*.egg-info', '__pycache__', 'build', 'dist', 'outputs', 'venv'
   )
@@ -107,7 +108,7 @@ def test_pip_installs_a_numpy_with_which_tfp_works(metadata):
   (numpy,) = (r.specifier for r in required if r.name == 'numpy')
   (tfp,) = (r.specifier for r in required if r.name == 'tensorflow-probability')
   assert tfp.contains('0.25.0')
-  # `np.reshape(newshape=...)`, of which TFP 0.25 makes use, is gone in 2.4.
+  # NumPy 2.4 removed `np.reshape(newshape=...)`, which TFP 0.25 uses.
   assert [numpy.contains(v) for v in ('1.26.0', '2.3.5', '2.4.0')] == [1, 1, 0]
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each family by both of its parameters, also by raw `probs` variables.
+"""Each family with both of its parameters, also with raw `probs` variables.
 
-TFP normalises the `probs` of a categorical family in `log_prob`, so any
-positive numbers will do, and the gradient w.r.t. them is that of the
-normalised distribution.
+TFP normalizes the `probs` of a categorical family in `log_prob`, so any
+positive numbers will do. The gradient w.r.t. these numbers is that of the
+normalized distribution.
 """
 
 from collections.abc import Callable
@@ -23,14 +23,17 @@ tfd = tfp.distributions
 
 
 class Pair(NamedTuple):
-  """A family, made from the same parameter in two ways.
+  """A family that is made from the same parameter in two ways.
 
   Attributes:
-    parameter: Array, positive; not normalised where a sum of 1 is expected.
-    directly: Callable, parameter to distribution: by `probs` or `rate`.
-    by_logits: Callable, parameter to distribution: by `logits` or `log_rate`.
-    support: Array of shape `[K] + event_shape`, all values (of a countable
-      support, those that have any mass).
+    parameter: Array of positive numbers, which are not normalized even if their
+      sum should be 1.
+    directly: Callable that maps the parameter to a distribution with `probs` or
+      `rate`.
+    by_logits: Callable that maps the parameter to a distribution with `logits`
+      or `log_rate`.
+    support: Array of shape `[K] + event_shape` with all values (of a countable
+      support, the values that have noticeable mass).
   """
 
   parameter: np.ndarray
@@ -137,13 +140,13 @@ NUM_SUMMED, NUM_DRAWS = 1, 2
 
 
 def make_problem(pair, build):
-  """Returns the callable, parameter to `(f, q)`, for any batch in front."""
+  """Returns a callable that maps a parameter, with any batch, to `(f, q)`."""
   rank = np.ndim(pair.parameter)
 
   def problem(p):
     q = build(p)
     own_axes = list(range(p.shape.rank - rank, p.shape.rank))
-    # The cost depends on the parameter as well: the pathwise term counts.
+    # The cost also depends on the parameter, so the pathwise term counts.
     scale = 1.0 + 0.1 * tf.reduce_sum(p**2, axis=own_axes)
     cost = zoo.cost(q, tf.float64)
     return lambda z: scale * cost(z), q
@@ -152,7 +155,10 @@ def make_problem(pair, build):
 
 
 def explicit_sum(pair, build):
-  """Value and gradient of `sum_z exp(log_prob(z)) f(z)`, by TFP alone."""
+  """Returns value and gradient of `sum_z exp(log_prob(z)) f(z)`.
+
+  The computation uses TFP alone.
+  """
   p = tf.constant(pair.parameter)
   with tf.GradientTape() as tape:
     tape.watch(p)
@@ -163,7 +169,7 @@ def explicit_sum(pair, build):
 
 
 def estimate(pair, build, estimator):
-  """Value and gradient of `expectation`."""
+  """Returns value and gradient of `expectation`."""
   p = tf.Variable(pair.parameter)
   with tf.GradientTape() as tape:
     f, q = make_problem(pair, build)(p)
@@ -196,7 +202,7 @@ def _is_possible(name, family):
   if name == 'Exact':
     return family in FINITE
   if name.startswith('without_replacement'):
-    return family != 'Bernoulli'  # fewer than 3 values
+    return family != 'Bernoulli'  # a Bernoulli has fewer than 3 values
   return True
 
 
@@ -208,7 +214,7 @@ ALL = [
 ]
 ALL += [(family, name) for family in RELAXED for name in DIFFERENTIATING]
 ALL += [(family, 'MuProp') for family in PAIRS if family not in RELAXED]
-ALL.remove(('Categorical', 'MuProp'))  # which has no mean
+ALL.remove(('Categorical', 'MuProp'))  # it has no mean
 
 
 def _is_enumerated(family, name):
@@ -217,7 +223,7 @@ def _is_enumerated(family, name):
   return family in FINITE and is_right and name != 'Exact'
 
 
-# A biased estimator, or a noisy one, has the same estimate for the same seed.
+# For the same seed, even a biased or noisy estimator has the same estimate.
 @pytest.mark.parametrize(
   'family, name',
   covering_values(row for row in ALL if not _is_enumerated(*row)),
@@ -265,7 +271,7 @@ def test_exact_is_the_derivative_of_the_sum(family, by):
 def test_sum_of_a_countable_support_is_the_derivative_of_the_sum(family, by):
   pair = PAIRS[family]
   build = getattr(pair, by)
-  # What is left is drawn, and has no mass to speak of.
+  # The rest is drawn, but it has no noticeable mass.
   estimator = tfp_rb.rao_blackwellize(tfp_rb.REINFORCE(), num_summed=120)
   assert_close(estimate(pair, build, estimator), explicit_sum(pair, build))
 

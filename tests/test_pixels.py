@@ -28,7 +28,8 @@ def test_log_likelihood_and_its_gradient_are_those_of_scipy(dtype, error):
     tape.watch(logits)
     log_prob = internals.log_likelihood(images, logits)
   gradient = tf.cast(tape.gradient(log_prob, logits)[:, 0], tf.float64)
-  # Half precision rounds the logits themselves.
+  # The exact value uses rounded logits, because half precision rounds the
+  # logits themselves.
   exact = tf.cast(logits[:, 0], tf.float64).numpy()
   sign = 2.0 * np.array(PIXELS) - 1.0
   np.testing.assert_allclose(

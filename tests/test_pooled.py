@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One budget for a whole batch: allocation, atoms, and no bias."""
+"""One budget for a whole batch: its allocation, its atoms, and unbiasedness."""
 
 import json
 
@@ -19,7 +19,10 @@ SEED = (3, 1)
 
 
 def naive_level(priority, number):
-  """The `c` at which `sum(min(1, priority / c))` is `number`, by bisection."""
+  """Returns the `c` at which `sum(min(1, priority / c))` is `number`.
+
+  The search is by bisection.
+  """
   low, high = 0.0, np.sum(priority) + 1.0
   for _ in range(200):
     middle = 0.5 * (low + high)
@@ -31,7 +34,10 @@ def naive_level(priority, number):
 
 
 def naive_priority(probs):
-  """`q(z) |e_z - q|` of all values but the best, `[K - 1, B]`, best first."""
+  """Returns `q(z) |e_z - q|` of all but the best value, best first.
+
+  The result has shape `[K - 1, B]`.
+  """
   ordered = -np.sort(-probs, axis=1)
   norm = np.sqrt(1.0 - 2.0 * ordered + np.sum(ordered**2, axis=1)[:, None])
   return (ordered * norm)[:, 1:].T
@@ -43,7 +49,7 @@ def random_logits(rng, num_rows, num_values):
 
 
 def mean_over_outcomes(estimate, outcomes, variables):
-  """Mean value and gradients of `estimate(outcome)`."""
+  """Returns mean value and gradients of `estimate(outcome)`."""
 
   @tf.function(autograph=False)
   def run(u):
@@ -79,7 +85,7 @@ def test_value_and_gradient_are_unbiased(name, number):
   estimator = tfp_rb.pooled(ESTIMATORS[name](), budget=number)
 
   def f(z, rows):
-    # It depends on the parameters of `q` as well.
+    # The scale depends on the parameters of `q` as well.
     scale = 1.0 + 0.1 * tf.gather(tf.reduce_sum(logits**2, axis=-1), rows)
     return scale * tf.gather_nd(cost, tf.stack([rows, z], axis=-1))
 
@@ -138,7 +144,7 @@ def test_the_hessian_is_unbiased():
 
 
 def test_a_value_whose_natural_score_vanishes_is_included():
-  # The score w.r.t. the logits is z (1 - p) - n p = 0 at z = 4.
+  # The score w.r.t. the logits is z (1 - p) - n p, which is 0 at z = 4.
   q = tfd.NegativeBinomial(
     total_count=np.array([4.0, 4.0]), logits=np.zeros([2])
   )
@@ -168,9 +174,9 @@ def test_a_value_whose_natural_score_vanishes_is_included():
   ids=['Poisson', 'product', 'NegativeBinomial'],
 )
 def test_values_beyond_the_candidates_enter_by_draws(make):
-  # The draw of a row is one of many: a calibrated test of the mean value, with
-  # a false-fail rate of 1e-6 (4.9 standard errors), finds a bias of 19 % of the
-  # spread of one draw with probability .99.
+  # The draw of a row is one of many, so this is a calibrated test of the mean
+  # value. At a false-fail rate of 1e-6 (4.9 standard errors), it finds a bias
+  # of 19 % of the spread of one draw with probability .99.
   q = make()
   rank = len(q.event_shape)
   estimator = tfp_rb.pooled(budget=4, num_candidates=2)
@@ -216,7 +222,10 @@ def test_weights_of_a_row_sum_to_one_and_atoms_are_as_many_as_the_budget(
 
 
 def cells_of(priority):
-  """Cells of one row, whose best value has a mass but no other role."""
+  """Returns the cells of one row.
+
+  The best value contributes its mass and nothing else.
+  """
   weights = tf.concat([[1.0], tf.constant(priority, tf.float64)], axis=0)
   weights = weights[tf.newaxis]
   return internals.allocation.Cells(weights, tf.ones_like(weights), False)
@@ -238,7 +247,7 @@ def test_inclusion_probabilities_are_those_of_least_variance():
     )
     bound = np.sum(priority**2 / p)
     other = np.clip(p + 0.1 * rng.normal(size=12), 1e-3, 1.0)
-    for _ in range(20):  # towards the same sum
+    for _ in range(20):  # this restores the sum
       other = np.clip(other + (number - np.sum(other)) / 12, 1e-3, 1.0)
     assert np.sum(priority**2 / other) >= bound * (1.0 - 1e-6)
 
@@ -268,7 +277,7 @@ def test_many_candidates_of_float32_leave_no_mass_out_of_reach(scale):
     rows = chosen.cell.numpy() // 4624
     np.testing.assert_array_equal(rows[:64], np.arange(64))
     points = chosen.cell.numpy()[384 - int(spent.num_points) :]
-    # One in each unit of the line.
+    # There is one point in each unit of the line.
     end = spent.line.numpy()[points]
     assert np.all(np.floor(end + 1.0 - u) >= np.arange(len(points)))
     assert len(set(points)) == len(points)
@@ -305,7 +314,8 @@ def test_flat_rows_are_drawn_with_the_others_as_baseline(logits, number):
   atoms = internals.pooled_sample(q, estimator, outcomes[0][0])
   pool = atoms.pool
   drawn = np.bincount(pool.rows.numpy()[pool.is_draw.numpy()], minlength=2)
-  assert not np.any(drawn == 1)  # A single draw would have no baseline.
+  # With a single draw, there would be no baseline.
+  assert not np.any(drawn == 1)
   if number == 4 and logits[1][0] < 1.0 and logits[0][0] < 1.0:
     np.testing.assert_array_equal(drawn, [2, 2])
 
@@ -340,7 +350,7 @@ def test_spare_slots_repeat_a_best_value_without_weight():
   value = tfp_rb.expectation(f, q, estimator, seed=SEED)
   np.testing.assert_allclose(value, [0.0, tf.sigmoid(1.0)], atol=1e-6)
   assert len(seen) == 5
-  assert set(seen) <= {(0, 0), (1, 0), (1, 1)}  # nothing impossible
+  assert set(seen) <= {(0, 0), (1, 0), (1, 1)}  # nothing else is possible
   weights = estimator.sample_atoms(q, seed=SEED).weights.numpy()
   assert np.count_nonzero(weights) == 3
 
@@ -441,7 +451,7 @@ def test_the_largest_budget_sums_every_value():
 
 
 def test_it_is_silent_where_the_target_is_reached():
-  # vi's signal is 0 at q = p, for each row.
+  # At q = p, vi's signal is 0 for each row.
   log_p = tf.constant(np.log([[0.1, 0.2, 0.7], [0.3, 0.3, 0.4]]))
   logits = tf.Variable(log_p)
   estimator = tfp_rb.pooled(budget=4)
@@ -466,8 +476,8 @@ def test_learned_offsets_are_regressed_on_what_is_included():
   (offset,) = estimator.trainable_variables
   with tf.GradientTape() as tape:
     loss = tf.reduce_mean(tfp_rb.expectation(f, q, estimator, seed=SEED))
-  # All is included: the level is the mean, 10 + 3 q(1), and `f` at the others
-  # lies 3 q(0) above it.
+  # Everything is included, so the level is the mean, 10 + 3 q(1), and `f` at
+  # the other values lies 3 q(0) above the level.
   expected = -2.0 * 3.0 * tf.sigmoid(2.0).numpy()
   np.testing.assert_allclose(tape.gradient(loss, offset), expected, rtol=1e-6)
 

@@ -32,7 +32,7 @@ def by_batch(z):
   return tf.reduce_sum(tf.one_hot(z, 3, dtype=tf.float64) * COST, axis=-1)
 
 
-# One `f` for all estimators.
+# All estimators share one `f`.
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def loss_of(estimator, logits):
     (tfp_rb.pooled(budget=3), 1.5),
     (tfp_rb.pooled(budget_per_row=2.0), 2.0),
     (tfp_rb.pooled(tfp_rb.REINFORCE(baseline=2.0), budget=5), 2.5),
-    (tfp_rb.pooled(budget=100), 3.0),  # all values of both rows
+    (tfp_rb.pooled(budget=100), 3.0),  # all values of both rows are evaluated
     (tfp_rb.rao_blackwellize(tfp_rb.REINFORCE(), budget=2), 2),
   ],
   ids=['budget', 'per_row', 'constant', 'all', 'summed'],
@@ -209,7 +209,7 @@ def test_sampled_moments_of_a_pool_are_near_the_exact_ones():
     num_pairs=400,
     reference=exact.mean,
   )
-  # One seed, and intervals that hold 19 times of 20.
+  # The test uses one seed, and the intervals hold 19 times out of 20.
   assert found.interval[0] < exact.variance < found.interval[1]
   assert found.bias_interval[0] == 0.0
   assert found.num_evaluations == exact.num_evaluations
@@ -259,7 +259,7 @@ def test_a_function_of_rows_without_a_batch_is_refused():
 
 
 def random_batch(rng, spreads):
-  """Logits and costs of a batch whose rows have one of several spreads."""
+  """Returns logits and costs of a batch; a row has one of several spreads."""
   num_rows, num_values = rng.integers(2, 9), rng.integers(3, 7)
   spread = rng.choice(spreads, size=[num_rows, 1])
   logits = spread * rng.normal(size=[num_rows, num_values])
@@ -286,7 +286,7 @@ def pool_of(table):
 
 @pytest.mark.slow
 def test_variances_of_a_batch_are_those_of_the_estimators():
-  logits = np.reshape(MIXED, [2, 2, 4])  # also of a batch of rank 2
+  logits = np.reshape(MIXED, [2, 2, 4])  # this batch has rank 2
   problem = lambda x: (look_up(MIXED_COST), tfd.Categorical(logits=x))
   q = tfd.Categorical(logits=tf.constant(logits))
   table = diagnostics.suggest(look_up(MIXED_COST), q, budget=2).table
@@ -298,7 +298,10 @@ def test_variances_of_a_batch_are_those_of_the_estimators():
 
 
 def enumerated_variance(option, problem, parameters):
-  """The variance of a pool through `estimator`, or what `suggest` found."""
+  """Enumerates the variance of an option.
+
+  If there are too many outcomes, returns the variance that `suggest` found.
+  """
   outcomes = internals.enumerate_outcomes(
     option.estimator, problem, parameters, most_outcomes=500
   )
@@ -389,7 +392,7 @@ def test_the_reason_of_a_pool_says_what_it_gains_and_what_it_needs():
   gain = f'{best.variance / second.variance:.2g} times that of the best option'
   assert found.reason.startswith('Pool the budget over the 4 rows')
   assert gain in found.reason and '`f(z, rows)`' in found.reason
-  # An `f` that takes the rows needs no change.
+  # An `f` that accepts the rows needs no change.
   same = suggest(MIXED, MIXED_COST, budget=2)
   assert same.variance == pytest.approx(found.variance)
   assert '`f(z, rows)`' not in same.reason
@@ -441,7 +444,7 @@ def test_evaluations_of_rows_are_those_of_the_atoms():
   assert found.shape == (2, 2)
   np.testing.assert_allclose(np.sum(found), 7.0)
   assert np.min(found) >= 1.0
-  assert np.argmax(found) == 1  # the row in doubt
+  assert np.argmax(found) == 1  # the uncertain row gets most
   one = diagnostics.evaluations_per_row(q, estimator, num_estimates=1)
   assert set(one.ravel()) <= {1.0, 2.0, 3.0, 4.0} and np.sum(one) == 7.0
 

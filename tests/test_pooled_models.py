@@ -36,7 +36,8 @@ def test_a_budget_for_all_labels_is_the_exact_sum(share_noise):
     weights = model.classifier.trainable_variables
     gradients = tape.gradient(loss, [v.value for v in weights])
     results.append([losses, *gradients])
-  # The noise of `z` differs between the two, unless an image has one.
+  # The noise of `z` differs between the two, unless each image has only one
+  # noise.
   if share_noise:
     for exact, pooled in zip(*results, strict=True):
       np.testing.assert_allclose(pooled, exact, rtol=2e-3, atol=2e-3)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of sites: `Independent`, `Sample`, and one inside the other.
+"""Products of sites: `Independent`, `Sample`, and nested combinations.
 
-The reference enumerates the product, or searches it best first with a heap,
-from the log-probabilities of the sites by NumPy and SciPy.
+The reference either enumerates the product or searches it best first with a
+heap. It starts from the log-probabilities of the sites by NumPy and SciPy.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,8 @@ import tfp_rb
 
 tfd = tfp.distributions
 
-# Calibrated tests in this file, which share the rate of false failures.
+# The number of calibrated tests in this file; they share the rate of false
+# failures.
 NUM_TESTS = 60
 NUM_DRAWS = 20_000
 
@@ -38,9 +39,10 @@ class Product(NamedTuple):
   """A product and its sites, flattened in the order of the event.
 
   Attributes:
-    build: Callable, a floating dtype to the distribution, of batch shape `[b]`.
-    site_log_probs: Array of shape `[b, sites, symbols]`; symbol `s` is the
-      value `s`, or the one-hot vector of it.
+    build: Callable that maps a floating dtype to the distribution, of batch
+      shape `[b]`.
+    site_log_probs: Array of shape `[b, sites, symbols]`; symbol `s` stands for
+      the value `s` or its one-hot vector.
     is_one_hot: Whether the last axis of an event is a one-hot vector.
   """
 
@@ -58,7 +60,10 @@ class Product(NamedTuple):
 
   @property
   def log_probs(self):
-    """Log-probabilities of all joint values, `[b, symbols ** sites]`."""
+    """Returns the log-probabilities of all joint values.
+
+    The result has shape `[b, symbols ** sites]`.
+    """
     total = self.site_log_probs[:, 0]
     for site in range(1, self.num_sites):
       own = self.site_log_probs[:, np.newaxis, site]
@@ -66,7 +71,7 @@ class Product(NamedTuple):
     return total
 
   def index(self, values):
-    """Joint values `[n, b] + event` to numbers of joint values, `[n, b]`."""
+    """Maps joint values `[n, b] + event` to their numbers, `[n, b]`."""
     values = np.array(values)
     if self.is_one_hot:
       assert np.all(np.sum(values, axis=-1) == 1)
@@ -146,7 +151,7 @@ PRODUCTS = {
     is_one_hot=True,
   ),
   'Independent Binomial': Product(
-    # The second row has other counts than the first.
+    # The counts of the second row differ from those of the first.
     lambda dtype: tfd.Independent(
       tfd.Binomial(
         cast([COUNTS, COUNTS[::-1]], dtype), probs=cast(PROBS, dtype)
@@ -178,14 +183,17 @@ def partition_of(name, k):
 
 
 def numbers_of_summed(num_values):
-  """All up to 9, a few more and, of a finite product, all."""
+  """Returns all numbers up to 9, a few more, and the size if it is finite."""
   numbers = {*range(1, 10), 16, 27, 40, num_values - 1, num_values}
   most = num_values if num_values < 1000 else 40
   return sorted(k for k in numbers if k <= most)
 
 
 def possible_numbers(product, partition):
-  """For each row, the numbers of its summed values of positive weight."""
+  """Returns, for each row, the numbers of its possible summed values.
+
+  Possible values are those of positive weight.
+  """
   index = product.index(partition.values)
   is_possible = np.exp(partition.log_weights) > 0.0
   return [index[is_possible[:, i], i] for i in range(index.shape[1])]
@@ -201,7 +209,7 @@ def test_the_summed_values_are_the_k_best(name):
     best = np.exp(-np.sort(-log_probs, axis=1)[:, :k])
     np.testing.assert_allclose(weights.T, best, rtol=1e-12)
     for i, numbers in enumerate(possible_numbers(product, partition)):
-      # The weights belong to the values, and no value comes twice.
+      # The weights match the values, and no value occurs twice.
       np.testing.assert_allclose(
         np.exp(log_probs[i, numbers]), weights[: numbers.size, i], rtol=1e-12
       )
@@ -252,7 +260,7 @@ def test_draws_from_the_rest_follow_the_conditional_law(name, k):
   for i, summed in enumerate(numbers.T):
     masses[i, summed] = 0.0
   masses /= np.sum(masses, axis=1, keepdims=True)
-  # All rows as one table: a summed value has no place in it.
+  # All rows form one table, which excludes summed values.
   num_rows, num_values = masses.shape
   numbers = np.arange(num_rows * num_values).reshape(masses.shape)
   is_possible = masses > 0.0
@@ -293,12 +301,15 @@ def test_ties_between_sites_keep_the_first_sites_at_their_best():
 
 
 def k_best_by_heap(site_log_probs, k):
-  """The `k` best of a product, best first: symbols and log-probabilities."""
+  """Returns the `k` best of a product: symbols and log-probabilities.
+
+  The best joint value comes first.
+  """
   order = np.argsort(-site_log_probs, axis=-1, kind='stable')
   ordered = np.take_along_axis(site_log_probs, order, axis=-1)
   num_sites, num_symbols = ordered.shape
   start = (0,) * num_sites
-  # Each state is reached once: by raising sites from the first to the last.
+  # Each state is reached once, by raising sites from the first to the last.
   heap = [(-np.sum(ordered[:, 0]), start, 0)]
   symbols, log_probs = [], []
   while heap and len(symbols) < k:
@@ -361,7 +372,8 @@ def test_compiled_partitions_of_many_sites_equal_eager_ones(name):
     )
 
   logits = tf.constant(logits, tf.float32)
-  partition = tfp_rb.partition(build(logits), 16)  # the same for every seed
+  # The partition is the same for every seed.
+  partition = tfp_rb.partition(build(logits), 16)
   for seed in map(tf.constant, SEEDS):
     values, log_weights, log_rest, draws = compiled(logits, seed)
     np.testing.assert_array_equal(values, partition.values)
@@ -395,7 +407,7 @@ def test_compiled_draws_of_nested_products_equal_eager_ones():
 # --- A rest of mass 1e-7 in float32.
 
 NUM_CONCENTRATED = 200
-# The odds against the most probable symbol of each site; they sum to 1e-6.
+# The odds against the most probable symbol of each site; their sum is 1e-6.
 CONCENTRATED_LOGITS = np.float32(
   np.linspace(17.0, 21.0, NUM_CONCENTRATED)
   * np.where(np.arange(NUM_CONCENTRATED) % 3 == 0, -1.0, 1.0)
@@ -408,7 +420,7 @@ def concentrated():
 
 @pytest.mark.parametrize('k', [1, 2, 16, 100])
 def test_a_rest_of_mass_1e_minus_7_is_right_in_float32(k):
-  # Next to the best value, the best are those that leave it at one site.
+  # After the best value, the next best values differ from it at one site.
   odds = np.exp(-np.abs(CONCENTRATED_LOGITS.astype(np.float64)))
   total = np.sum(np.log1p(odds))
   rest = np.expm1(total) - np.sum(np.sort(odds)[::-1][: k - 1])
@@ -423,8 +435,8 @@ def test_draws_from_a_rest_of_mass_1e_minus_7_follow_its_law_in_float32():
   k = 16
   partition = tfp_rb.partition(concentrated(), k)
   draws = partition.sample_rest(NUM_DRAWS, seed=[5, 6]).numpy()
-  # But for a share of 1e-6, draws leave the best value at one site, and not
-  # at one of the 15 sites whose values are summed.
+  # Except for a share of 1e-6, draws differ from the best value at one site,
+  # which is none of the 15 sites whose values are summed.
   leaves = draws != (CONCENTRATED_LOGITS > 0.0)
   assert np.all(np.sum(leaves, axis=1) == 1)
   odds = np.exp(-np.abs(CONCENTRATED_LOGITS.astype(np.float64)))
@@ -439,7 +451,7 @@ def test_draws_from_a_rest_of_mass_1e_minus_7_follow_its_law_in_float32():
 
 
 def test_a_small_rest_of_few_sites_is_right_in_float32():
-  # All 27 values: the rest of k = 9 has mass 1e-7 and 18 values.
+  # There are 27 values in all: the rest of k = 9 has mass 1e-7 and 18 values.
   logits = np.float32(
     [[0.0, -1.0, -17.0], [0.5, 0.0, -17.5], [1.0, -18.0, 0.0]]
   )
@@ -468,7 +480,7 @@ def test_flat_sites_whose_joint_weight_underflows_give_no_nan():
 def test_draws_of_flat_sites_whose_joint_weight_underflows_are_fair():
   q = tfd.Sample(tfd.Bernoulli(logits=np.float32(0.0)), 200)
   draws = tfp_rb.partition(q, 16).sample_rest(1000, seed=[1, 2])
-  # All 16 summed values are 0 at the first 196 sites, of mass 2 ** -196.
+  # All 16 summed values are 0 at the first 196 sites, whose mass is 2 ** -196.
   num_ones = np.sum(draws, axis=-1)
   edges = np.array([0, 90, 95, 98, 101, 104, 109, 200])
   law = np.diff(stats.binom.cdf(edges - 1, 200, 0.5))
@@ -483,7 +495,7 @@ def test_draws_of_flat_sites_whose_joint_weight_underflows_are_fair():
 
 IMPOSSIBLE = np.array([
   [0.3, -np.inf, 0.1],
-  [-np.inf, 0.0, -np.inf],  # deterministic
+  [-np.inf, 0.0, -np.inf],  # this row is deterministic
   [-np.inf, 1.0, 0.2],
 ])  # fmt: skip
 
@@ -577,12 +589,12 @@ def test_the_gradient_of_log_prob_is_the_score_of_the_sites():
   np.testing.assert_allclose(tape.jacobian(log_prob, logits), score, rtol=1e-12)
 
 
-# A family of the user's own, inside of what TFP wraps around it.
+# A user's own family, inside the distributions that TFP wraps around it.
 
 
 @pytest.fixture
 def own_family(monkeypatch):
-  """`EvenNumbers`, which has a partition until the test ends."""
+  """Registers a partition of `EvenNumbers` until the test ends."""
   internals.copy_registry(monkeypatch)
   tfp_rb.RegisterPartition(EvenNumbers)(partition_of_even)
   return EvenNumbers

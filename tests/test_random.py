@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Uniforms, seeds and indices: the same in eager, graph and XLA, and right."""
+"""Uniforms, seeds and indices: right, and equal in eager, graph and XLA."""
 
 import numpy as np
 import pytest
@@ -9,18 +9,19 @@ from internals import patch_bits, search_index, split_seed, uniform
 from modes import modes_of
 import statistical
 
-# Among them negative ones and the ends of int32.
+# The seeds include negative ones and the ends of int32.
 SEEDS = [[1, 2], [0, 0], [-1, -7], [2**31 - 1, -(2**31)]]
 DTYPES = [tf.float32, tf.float64]
 
-# Calibrated tests in this file, which share the rate of false failures.
+# The number of calibrated tests in this file; they share the rate of false
+# failures.
 NUM_TESTS = 2 + 2 * 5
 
 SIZES = [5, 128, 129, 1000, 4624]
 
 
 def in_all_modes(function):
-  """`function(seed)` for all seeds: eager, as a graph, and compiled."""
+  """Returns `function(seed)` for all seeds: eager, as a graph, and compiled."""
   return [
     [tf.nest.map_structure(np.array, mode(tf.constant(s))) for s in SEEDS]
     for mode in modes_of(function, tf.constant(SEEDS[0])).values()
@@ -56,7 +57,7 @@ def test_uniforms_accept_a_shape_known_at_run_time_only():
 @pytest.mark.parametrize('dtype', DTYPES)
 def test_uniforms_lie_strictly_between_0_and_1(dtype):
   # A million draws of float32 hit the ends of a closed grid of 2**23 points
-  # only rarely, so the ends are also made by hand, from extreme bits.
+  # only rarely, so the test also makes the ends from extreme bits.
   u = uniform([1_000_000], tf.constant([3, 4]), dtype).numpy()
   assert np.all((u > 0.0) & (u < 1.0))
 
@@ -157,7 +158,7 @@ def test_search_never_finds_an_index_of_mass_0(masses, dtype):
   row = tf.constant(ADVERSARIAL_MASSES[masses], dtype)
   grid = np.concatenate([
     (np.arange(100) + 0.5) * 2.0**-52,  # the smallest uniforms
-    1.0 - (np.arange(100) + 0.5) * 2.0**-52,  # the largest
+    1.0 - (np.arange(100) + 0.5) * 2.0**-52,  # the largest uniforms
     np.linspace(0.001, 0.999, 500),
   ])  # fmt: skip
   u = tf.constant(grid, tf.float64)
@@ -187,7 +188,7 @@ def test_search_finds_the_index_where_the_cumulated_masses_pass_u():
 
 
 def uneven_masses(size, dtype):
-  """Three rows: steep, with zeros, and heavy at the last index."""
+  """Returns three rows: steep, with zeros, and heavy at the last index."""
   generator = np.random.default_rng(size)
   steep = np.exp(-10.0 * np.arange(size) / size)
   holes = generator.uniform(size=size) * (np.arange(size) % 3 == 0)
@@ -196,7 +197,10 @@ def uneven_masses(size, dtype):
 
 
 def draw_index(masses, num_draws, seed):
-  """Indices `[num_draws, rows]` in proportion to `masses`, `[rows, size]`."""
+  """Draws indices `[num_draws, rows]` in proportion to `masses`.
+
+  The masses have shape `[rows, size]`.
+  """
   u = uniform([num_draws, masses.shape[0]], seed)
   return search_index(masses[tf.newaxis], u)
 
@@ -209,7 +213,7 @@ def test_drawn_indices_follow_the_masses(size, dtype):
   index = draw_index(masses, num_draws, tf.constant([7, 8])).numpy()
   exact = masses.numpy().astype(np.float64)
   exact /= np.sum(exact, axis=-1, keepdims=True)
-  # Three rows as one table.
+  # The three rows form one table.
   statistical.assert_follows(
     index + size * np.arange(3),
     np.arange(3 * size),
@@ -241,7 +245,8 @@ def test_drawn_indices_have_the_shape_of_draws_by_rows():
 
 def test_rows_and_draws_are_independent():
   index = draw_index(tf.ones([50, 1000]), 50, tf.constant([1, 2]))
-  # 2,500 of 1,000 values: about 918 differ if they are independent.
+  # If the 2,500 draws from 1,000 values are independent, they hit about 918
+  # distinct values.
   assert 850 < np.unique(index).size < 970
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The code and commands of README and pages run, and print what is shown."""
+"""Runs code and commands of README and pages, and checks what they print."""
 
 import ast
 import contextlib
@@ -24,7 +24,7 @@ PAGES = [
   ),
 ]
 
-# A python block and, where only blank lines lie between, the output after it.
+# A match is a python block and, if only blank lines follow, the next output.
 BLOCK = re.compile(
   r'^```python\n(?P<code>.*?)^```[ ]*\n'
   r'(?:\s*^```(?:text|none)\n(?P<output>.*?)^```)?',
@@ -33,7 +33,7 @@ BLOCK = re.compile(
 
 
 def find_blocks(text):
-  """Returns `(line, code, output)`s; `output` is None where none is shown."""
+  """Returns `(line, code, output)`s; `output` is None if none is shown."""
   return [
     (text.count('\n', 0, m.start()) + 2, m['code'], m['output'])
     for m in BLOCK.finditer(text + '\n')
@@ -41,7 +41,7 @@ def find_blocks(text):
 
 
 def run(code, filename):
-  """Returns what `code` prints when run in a namespace of its own."""
+  """Returns what `code` prints when it runs in a separate namespace."""
   printed = io.StringIO()
   with contextlib.redirect_stdout(printed):
     exec(compile(code, filename, 'exec'), {'__name__': '__main__'})
@@ -73,7 +73,7 @@ def test_block_runs_and_prints_what_is_shown(
   page, line, code, output, tmp_path, monkeypatch
 ):
   monkeypatch.chdir(tmp_path)
-  # Blank lines first, so that a traceback gives the line of the page.
+  # Blank lines come first, so that a traceback gives the line of the page.
   printed = run('\n' * (line - 1) + code, str(ROOT / page))
   if output is not None:
     assert strip_line_ends(printed) == strip_line_ends(output)
@@ -87,11 +87,11 @@ def test_output_belongs_to_the_block_directly_before_it():
   assert find_blocks(text) == [(2, 'print(1)\n', '1\n'), (10, 'x = 2\n', None)]
 
 
-# Commands: scripts as `examples/x.py --flag`, and what make makes.
+# Commands: scripts such as `examples/x.py --flag`, and the results of make.
 
 
 def find_commands(text):
-  """The scripts of all examples that a text names, with their flags."""
+  """Returns the scripts of all examples that a text names, with their flags."""
   as_path = lambda match: f'`{match[1].replace(".", "/")}.py'
   text = re.sub(r'`\.venv/bin/python\s+-m\s+(examples[\w.]+)', as_path, text)
   command = r'`(?:\.venv/bin/python\s+)?(examples/[^`]+\.py[^`]*)`'
@@ -100,7 +100,7 @@ def find_commands(text):
 
 
 def strings_of_tests():
-  """All strings in the code of the tests, which name what they run."""
+  """Returns all strings in the code of the tests, which name what they run."""
   found = set()
   for path in pathlib.Path(__file__).parent.glob('test_*.py'):
     for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
@@ -115,7 +115,7 @@ def test_every_command_is_run_by_a_test():
   strings = strings_of_tests()
   for command in commands:
     script = command.split()[0]
-    # A command, a script of a table `SHORT`, or a file of a folder.
+    # The string is a command, a script of a table `SHORT`, or a file name.
     assert strings & {command, script, pathlib.Path(script).name}, command
 
 
@@ -124,7 +124,7 @@ def test_commands_are_found_over_the_end_of_a_line():
   assert find_commands(text) == {'examples/a.py', 'examples/b/c.py --d=e'}
 
 
-# Scripts that no other test runs, and how to make them short.
+# Scripts that no other test runs, and the flags that shorten them.
 SHORT = {
   'examples/benchmarks/chain_defaults.py': ['--problems=1', '--draws=3'],
   'examples/benchmarks/chain_peers.py': ['--smoke'],
@@ -147,7 +147,7 @@ SHORT = {
 @pytest.mark.slow
 @pytest.mark.parametrize('command', SHORT)
 def test_script_runs(command, tmp_path, monkeypatch):
-  monkeypatch.chdir(tmp_path)  # what it writes goes to `outputs/`
+  monkeypatch.chdir(tmp_path)  # the script writes to `outputs/`
   assert scripts.run_command(command, *SHORT[command])
 
 
@@ -174,13 +174,13 @@ def test_links_lead_somewhere(page):
       continue
     target = folder / path if path else ROOT / page
     assert target.exists(), link
-    # Entries of the API reference are checked by `make docs`.
+    # `make docs` checks entries of the API reference.
     if anchor and 'api' not in target.parts:
       assert anchor in anchors_of(target.read_text(encoding='utf-8')), link
 
 
 def anchors_of(text):
-  """The anchors of the headings of a page."""
+  """Returns the anchors of the headings of a page."""
   titles = re.findall(r'^#+ (.*)$', text, re.MULTILINE)
   plain = [re.sub(r'[^\w -]', '', title).lower() for title in titles]
   return {title.replace(' ', '-') for title in plain}

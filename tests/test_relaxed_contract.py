@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the relaxed estimators promise: shapes, dtypes, calls, configs."""
+"""The promises of the relaxed estimators: shapes, dtypes, calls, configs."""
 
 import keras
 import numpy as np
@@ -50,7 +50,7 @@ def test_f_meets_the_promised_number_of_atoms(name, kind, form):
   else:
     k, M = (0 if form == 'plain' else 1), NUM_SAMPLES
   promised = zoo.DIFFERENTIATING[name].num_evaluations(k, M, is_product)
-  # Where nothing is drawn there is no relaxed atom either.
+  # If nothing is drawn, there is no relaxed atom either.
   assert [z.shape[0] for z in atoms] == [n for n in promised if n]
 
 
@@ -107,7 +107,7 @@ def test_a_seed_decides_the_estimate(name):
   'name', [n for n, row in zoo.DIFFERENTIATING.items() if row.has_noise]
 )
 def test_noise_is_drawn_beside_the_atoms(name):
-  """At the same atoms, another seed gives another gradient."""
+  """Checks that at the same atoms, another seed gives another gradient."""
   logits = tf.constant([0.0, 0.3], tf.float64)
   gradients, values = [], []
   for seed in ([0, 1], [0, 1], [0, 2]):
@@ -196,10 +196,10 @@ TEMPERATURES = {
 
 
 def configurable(name, temperature):
-  """A row of the zoo, with settings that a configuration has to keep."""
+  """Returns a row of the zoo with settings that a config has to keep."""
   settings = {
     'REBAR': lambda: dict(restricted=False),
-    # A network, since a configuration holds no function.
+    # This uses a network, since a config cannot contain a function.
     'RELAX': lambda: dict(
       control_variate=keras.Sequential(
         [keras.layers.Dense(3, 'tanh'), keras.layers.Dense(1)]
@@ -224,7 +224,7 @@ def test_estimator_comes_back_from_its_config(name, temperature):
   assert type(copy) is type(estimator)
   assert type(copy.temperature) is type(estimator.temperature)
   results = [
-    # The variables of a network are no part of a configuration.
+    # The variables of a network are not part of a config.
     estimate(e, 'OneHotCategorical', 'float32', (2,))
     for e in (estimator, copy)
   ]
@@ -252,7 +252,7 @@ def test_variables_come_back_as_variables_of_their_own():
 
 
 def test_trained_temperature_does_not_come_back_as_a_constant():
-  """The errors of a temperature recommend `TransformedVariable`."""
+  """Uses `TransformedVariable`, as the errors of a temperature recommend."""
   temperature = tfp.util.TransformedVariable(0.5, tfp.bijectors.Exp())
   estimator = tfp_rb.REBAR(temperature)
   copy = copy_by_json(estimator)
@@ -261,14 +261,14 @@ def test_trained_temperature_does_not_come_back_as_a_constant():
 
 
 class Exp(tfp.bijectors.Softplus):
-  """It has the name of another one."""
+  """A bijector that has the name of another one."""
 
 
 @pytest.mark.parametrize(
   'bijector',
   [
     tfp.bijectors.Square(),
-    # A config would lose the settings, or mean another class.
+    # A config would lose the settings, or name another class.
     tfp.bijectors.Softplus(low=0.25),
     Exp(),
   ],
@@ -304,7 +304,8 @@ def test_configs_name_bijectors_that_are_listed_only(name):
 
 
 def test_softmax_of_many_axes_is_that_of_its_rows():
-  # oneDNN, which TensorFlow uses on some processors, has five axes at most.
+  # oneDNN, which TensorFlow uses on some processors, supports at most five
+  # axes.
   logits = np.random.default_rng(0).normal(size=[2, 1, 3, 1, 2, 2, 4])
   expected = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
   for x in (tf.constant(logits), tf.constant(logits[0, 0])):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relaxed estimators at extremes, and what they refuse."""
+"""Relaxed estimators at extreme parameters, and the inputs they reject."""
 
 import itertools
 
@@ -38,7 +38,8 @@ def make(name, q=FOUR_VALUES, **settings):
   return zoo.DIFFERENTIATING[name].make(1, q, **settings)
 
 
-# Estimators with a temperature, as they are and without a restriction.
+# Estimators with a temperature, both with default settings and without a
+# restriction.
 VARIANTS = {name: (name, {}) for name in TEMPERED} | {
   f'{name}-unrestricted': (name, {'restricted': False})
   for name in zoo.RESTRICTABLE
@@ -328,7 +329,7 @@ def test_temperature_of_gumbel_softmax_is_not_trained():
 
 
 def test_class_of_the_same_name_comes_back_from_its_own_module():
-  # A class of the user's, not the library's of that name.
+  # This is a class of the user, not the library's class of that name.
   REBAR = type('REBAR', (tfp_rb.REBAR,), {'__module__': __name__})
   estimator = tfp_rb.rao_blackwellize(REBAR(0.5), num_summed=1)
   assert type(copy_by_json(estimator).estimator) is REBAR

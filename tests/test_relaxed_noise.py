@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gumbel noise given the atom: its law, and the gradients made of it."""
+"""Gumbel noise given the atom: its law, and the gradients that it gives."""
 
 import numpy as np
 import pytest
@@ -16,12 +16,12 @@ tfd = tfp.distributions
 
 
 def gumbel_cells(x, num_cells):
-  """Cells of equal probability under the standard Gumbel law."""
+  """Returns cells of equal probability under the standard Gumbel law."""
   return np.floor(num_cells * np.exp(-np.exp(-x))).astype(int)
 
 
 def assert_independent_standard_gumbels(x):
-  """Each column follows the law, and each two columns do together."""
+  """Checks that each column, and each pair of columns, follows the law."""
   for i in range(x.shape[-1]):
     assert_uniform(gumbel_cells(x[..., i], 10), 10)
     for j in range(i):
@@ -30,7 +30,7 @@ def assert_independent_standard_gumbels(x):
 
 
 def noise_of(num_summed):
-  """Atoms, log-probabilities given the rest, and what is perturbed of them."""
+  """Returns atoms, log-probabilities given the rest, and perturbed values."""
   q = tfd.OneHotCategorical(logits=tf.constant(LOGITS))
   relaxation = internals.relaxation_of(q)
   estimator = tfp_rb.REINFORCE(num_samples=NUM_DRAWS)
@@ -94,12 +94,15 @@ def test_noise_of_a_bernoulli_is_logistic():
   assert_uniform(np.floor(20 * quantile).astype(int), 20)
 
 
-# Exact in float32.
+# These numbers are exact in float32.
 NOISE_TEMPERATURE, NOISE_SCALE = 0.75, 0.875
 
 
 def wavy(x):
-  """Far from linear, not symmetric, and mixes sites and classes."""
+  """Evaluates a function that is far from linear and not symmetric.
+
+  The function mixes sites and classes.
+  """
   axes = list(range(x.shape.rank - wavy.event_rank, x.shape.rank))
   shape = x.shape[x.shape.rank - wavy.event_rank :]
   a = tf.reshape(tf.linspace(-1.0, 2.0, shape.num_elements()), shape)
@@ -117,11 +120,12 @@ def of_rank(function, event_rank):
 
 
 def tape_oracle(build, parameter, estimator, f, c, is_restricted, seed):
-  """Gradient of REBAR or RELAX with both paths followed by a tape.
+  """Returns the gradient of REBAR or RELAX by a tape that follows both paths.
 
-  The perturbed values are functions of the log-probabilities: `log q + G` with
-  `G` fixed, and those given the atom with the uniforms fixed. Given the rest,
-  RELAX also subtracts `c` less its mean from what the mass of the rest carries.
+  The perturbed values are functions of the log-probabilities: the free values
+  are `log q + G` with `G` fixed, and the values given the atom keep the
+  uniforms fixed. Given the rest, RELAX also subtracts `c` minus its mean from
+  the part that the mass of the rest multiplies.
   """
   atom_seed, noise_seed = internals.split_seed(seed, n=2)
   noise_seed, reference_seed = internals.split_seed(noise_seed, n=2)
@@ -138,7 +142,8 @@ def tape_oracle(build, parameter, estimator, f, c, is_restricted, seed):
     drawn = hard[k:]
     if k:
       is_summed = tf.reduce_sum(hard[:k], axis=0) > 0.0
-      # A large negative number, so that no infinity meets a zero.
+      # A large negative number prevents an infinity from being multiplied by
+      # zero.
       L = tf.where(is_summed, tf.constant(-200.0, L.dtype), L)
       log_rest = tf.reduce_logsumexp(L, axis=-1)
       L = tf.nn.log_softmax(L)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Extreme distributions: impossible values, rare values, boundaries."""
+"""Extreme distributions with impossible values, rare values and boundaries."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from tfp_rb import baselines
 tfd = tfp.distributions
 
 
-# Impossible atoms that the user names.
+# Impossible atoms that the user provides.
 
 COST = np.array([3.0, 1.0, np.nan, -1.0])
 
@@ -117,7 +117,8 @@ def _two(p):
   return tf.constant(2.0, p.dtype)
 
 
-# Parameters, how to build the distribution, and the values that are possible.
+# Each entry holds parameters, a builder of the distribution, and the possible
+# values.
 BOUNDARIES = {
   'Bernoulli-0': (0.0, lambda p: tfd.Bernoulli(probs=p), [0]),
   'Bernoulli-1': (1.0, lambda p: tfd.Bernoulli(probs=p), [1]),
@@ -208,7 +209,8 @@ def test_rare_value_of_float32_can_be_drawn(name, exponent):
   q = RARE[name](2.0**exponent)
   rest = tfp_rb.partition(q, 1)
   share = 2.0**exponent / (1.0 + 2.0**exponent)
-  # Half a share from the end of the interval, and two shares from it.
+  # One point is half a share from the end of the interval, the other two
+  # shares.
   u = 1.0 - share * tf.constant([0.5, 2.0], tf.float64)
   draws = rest.rest_from_uniforms(tf.stack([u, u], axis=-1))
   if q.event_shape.rank:
@@ -217,7 +219,7 @@ def test_rare_value_of_float32_can_be_drawn(name, exponent):
 
 
 def test_every_bit_of_a_uniform_counts(monkeypatch):
-  # With all bits set a uniform is the largest there is, `1 - 2^-53`.
+  # If all bits are set, a uniform has the largest possible value, `1 - 2^-53`.
   internals.patch_bits(
     monkeypatch, lambda shape, seed, dtype: tf.fill(shape, tf.cast(-1, dtype))
   )
@@ -227,7 +229,7 @@ def test_every_bit_of_a_uniform_counts(monkeypatch):
 
 def test_rare_count_of_float32_can_be_drawn():
   rest = tfp_rb.partition(tfd.Geometric(probs=0.5), 1)
-  # What is left begins at 1: the tail beyond `z` has the share `2^-z`.
+  # The rest begins at 1: the tail above `z` has the share `2^-z`.
   u = tf.constant([0.75 * 2.0**-40, 1.5 * 2.0**-40], tf.float64)
   draws = rest.rest_from_uniforms(tf.stack([0.5 + 0.0 * u, u], axis=-1))
   np.testing.assert_array_equal(draws, [41.0, 40.0])
@@ -282,7 +284,7 @@ def test_local_expectation_is_exact_over_sites_with_rare_atoms(
 
 
 def _explicit_sum(problem, parameters, counts):
-  """The sum over all joint values, with the `log_prob` of TFP."""
+  """Returns the sum over all joint values, with the `log_prob` of TFP."""
   grid = np.indices([int(n) + 1 for n in counts])
   values = tf.constant(grid.reshape([len(counts), -1]).T, tf.float64)
   with tf.GradientTape() as tape:

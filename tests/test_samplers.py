@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draws without replacement and stratified draws: law, weights and moments.
 
-What can be enumerated is enumerated: sets of draws by brute force over all
-orders, and the uniforms of stratified draws piece by piece. Laws of real draws
-are tested by calibrated tests, one draw of each of many rows.
+Everything that can be enumerated is enumerated: sets of draws by brute force
+over all orders, and the uniforms of stratified draws piece by piece. Calibrated
+tests check the laws of real draws; they use one draw from each of many rows.
 """
 
 import functools
@@ -37,7 +37,8 @@ import zoo
 
 tfd = tfp.distributions
 
-# Calibrated tests in this file, which share the rate of false failures.
+# The number of calibrated tests in this file; they share the rate of false
+# failures.
 NUM_TESTS = 30
 
 
@@ -51,7 +52,7 @@ def estimator_of(
   )
 
 
-# Weights of a set, against the brute force over all orders.
+# Weights of a set, compared with brute force over all orders.
 
 
 def assert_weights_are_those_of_all_orders(masses, beyond, atol=1e-12):
@@ -64,7 +65,8 @@ def assert_weights_are_those_of_all_orders(masses, beyond, atol=1e-12):
   for row, (p, q) in enumerate(zip(masses, beyond)):
     expected, second = reference.first_and_second(p, q)
     np.testing.assert_allclose(first[:, row], expected, rtol=0.0, atol=atol)
-    # The share of what is not the first, without a difference.
+    # The share of everything but the first draw is computed without a
+    # difference.
     total = math.fsum([*p, q])
     for s in range(len(p)):
       left = math.fsum([*np.delete(p, s), q]) / total
@@ -113,7 +115,8 @@ def test_a_set_of_everything_is_weighted_by_the_probabilities(size):
 def test_draws_from_an_empty_rest_have_no_share(num_possible):
   p = reference.softmax(np.arange(num_possible, dtype=np.float64))
   masses = np.append(p, np.zeros(4 - num_possible))
-  # The order of the draws does not matter, least of all the first place.
+  # The result does not depend on the order of the draws, in particular not on
+  # which draw comes first.
   masses = masses[np.array(list(itertools.permutations(range(4))))].T
   with np.errstate(divide='ignore'):
     log_masses = np.log(masses)
@@ -139,7 +142,7 @@ def test_weights_of_eight_tiny_masses_are_finite_in_float32(beyond, spread):
   assert np.all(first >= 0.0)
   total = np.sum(np.exp(np.float64(log_masses)))
   total += np.exp(np.float64(log_beyond[beyond]))
-  # In units of all mass, which is 1 where the masses are probabilities.
+  # The unit is the total mass, which is 1 if the masses are probabilities.
   np.testing.assert_allclose(np.sum(first), total, rtol=1e-4)
 
 
@@ -160,11 +163,11 @@ def test_weights_of_each_row_are_those_of_the_row_alone():
     np.testing.assert_allclose(others[(..., *row)], alone[1], rtol=1e-13)
 
 
-# Without replacement, all outcomes in turn.
+# Draws without replacement, with all outcomes.
 
 
 def splits(num_values, nums_summed=(0, 1, 2, 3), nums_of_samples=(1, 2, 3)):
-  """All `(k, M)` that are possible without replacement."""
+  """Returns all `(k, M)` that are possible without replacement."""
   pairs = itertools.product(nums_summed, nums_of_samples)
   return [(k, m) for k, m in pairs if k + m <= num_values]
 
@@ -175,7 +178,7 @@ def splits(num_values, nums_summed=(0, 1, 2, 3), nums_of_samples=(1, 2, 3)):
     (name, num_summed, num_samples)
     for name in ('none', 'constant', 'independent', 'mixed', 'rest', 'all')
     for num_summed, num_samples in splits(4)
-    # A single draw has no other.
+    # A single draw has no other draw to serve as its baseline.
     if num_summed + num_samples > 1 or not zoo.BASELINES[name].needs_second
   ],
 )
@@ -238,11 +241,11 @@ def test_draws_without_replacement_are_enumerated_by_assert_unbiased():
 
 
 def outcomes_by_tuple(estimator, num_samples):
-  """`(row, values, chance, gradient)` of all that can occur."""
+  """Yields `(row, values, chance, gradient)` of all possible outcomes."""
   chances, gradients = variances.enumerate_all(estimator)
   tuples = list(itertools.product(range(NUM_VALUES), repeat=num_samples))
   for row, problem in enumerate(PROBLEMS):
-    # Values are enumerated most probable first.
+    # Values are enumerated from the most to the least probable.
     order, _ = problem.most_probable(NUM_VALUES)
     for ranks, chance, gradient in zip(
       tuples, chances[:, row], gradients[:, row], strict=True
@@ -251,7 +254,7 @@ def outcomes_by_tuple(estimator, num_samples):
         yield row, [order[r] for r in ranks], chance, gradient
 
 
-# The forms coincide, since nothing is summed.
+# Since nothing is summed, all forms give the same.
 @pytest.mark.parametrize('form', ['mixed', 'rest', 'all'])
 @pytest.mark.parametrize('num_samples', [2, 3, 4])
 def test_every_set_has_the_gradient_of_the_unordered_set_estimator(
@@ -330,7 +333,8 @@ FIVE = np.array([0.3, 1.1, -0.5, 0.0, 0.8])
 STEEP = 4.0 * np.exp(-0.04 * np.arange(300.0)) * np.cos(np.arange(300.0))
 SITES = np.array([0.4, -0.9, 0.2])
 RATE = 2.5
-# Entries of the first axis of a code; no draw of the tests is as large.
+# A code has this many entries along its first axis; all draws of the tests are
+# smaller.
 BASE = 1024
 
 
@@ -350,7 +354,7 @@ def poisson_table(rate, size=40):
   }
 
 
-LAWS = {  # rows to a distribution, a table of its codes, and the code
+LAWS = {  # maps rows to a distribution, a table of its codes, and the code
   'Categorical_of_5': (
     lambda n: tfd.Categorical(logits=tiled(FIVE, n)),
     dict(reference.categorical(FIVE)),
@@ -391,7 +395,7 @@ def normalised(table):
 
 
 def drawn_codes(name, estimator, num_rows, seed=(3, 4)):
-  """Codes of the draws, `[M, rows]`; checks the summed atoms on the way."""
+  """Returns codes of the draws, `[M, rows]`; also checks the summed atoms."""
   make, table, encode = LAWS[name]
   atoms = estimator.sample_atoms(make(num_rows), tf.constant(seed))
   codes = encode(atoms.values)
@@ -461,19 +465,20 @@ def test_pairs_of_a_long_table_are_drawn_as_often_as_without_replacement():
     )
 
 
-# Stratified, all outcomes in turn.
+# Stratified draws, with all outcomes.
 
 
 def pieces_of_strata(probs, num_draws):
-  """The pieces into which the CDF cuts the strata of (0, 1).
+  """Returns the pieces into which the CDF divides the strata of (0, 1).
 
   Args:
     probs: Array of shape `[K]`, the law, in the order of the table.
     num_draws: Python `int`, the number of strata.
 
   Returns:
-    pieces: For each stratum a list of pairs: the middle of the piece, in units
-      of the stratum and from its start, and its share of the stratum.
+    pieces: For each stratum a list of pairs. The first entry is the midpoint of
+      a piece, measured from the start of the stratum in units of the stratum;
+      the second is the piece's share of the stratum.
   """
   cuts = np.cumsum(probs)[:-1] * num_draws
   pieces = []
@@ -485,7 +490,10 @@ def pieces_of_strata(probs, num_draws):
 
 
 def stratified_outcomes(row, num_summed, num_draws, baseline):
-  """Chances `[T, 1]` and gradients `[T, 1, K]` of all orders and pieces."""
+  """Returns chances `[T, 1]` and gradients `[T, 1, K]` of all outcomes.
+
+  The outcomes are all orders of the strata with all pieces.
+  """
   problem = PROBLEMS[row]
   _, rest = problem.most_probable(num_summed)
   probs = np.where(np.isin(np.arange(NUM_VALUES), rest), problem.q, 0.0)
@@ -500,10 +508,11 @@ def stratified_outcomes(row, num_summed, num_draws, baseline):
   uniforms = np.array(uniforms).T[..., np.newaxis]  # [M, T, 1]
 
   def from_uniforms(partition, u):
-    # What the sampler passes is an outcome like those that are enumerated.
+    # The sampler passes outcomes like those that are enumerated.
     strata = np.sort(np.floor(u * num_draws), axis=0)
     assert np.all(strata == np.reshape(np.arange(num_draws), [-1, 1, 1]))
-    # Two uniforms make a draw of a long table, the second one here.
+    # A draw from a long table uses two uniforms; here the second one determines
+    # the draw.
     return partition.rest_from_uniforms(tf.broadcast_to(uniforms, u.shape))
 
   estimator = estimator_of(num_summed, num_draws, baseline, samplers.Stratified)
@@ -558,7 +567,8 @@ def test_each_stratified_draw_alone_follows_the_law_of_the_rest(
     estimator_of(num_summed, 3, sampler=samplers.Stratified),
     20_000,
   )
-  # The first and the last: an order that is not random shows in both.
+  # The test uses the first and the last draw, since both show an order that is
+  # not random.
   for draws in (codes[0], codes[-1]):
     statistical.assert_follows(
       draws,
@@ -577,7 +587,7 @@ def test_stratified_draws_of_equal_values_are_a_permutation(num_draws):
   np.testing.assert_array_equal(
     np.sort(values, axis=0), np.tile(np.arange(num_draws), [20, 1]).T
   )
-  # Each row in an order of its own, which is not that of the values.
+  # Each row has its own order, which differs from that of the values.
   assert len({tuple(row) for row in values.T}) > (1 if num_draws == 2 else 10)
 
 
@@ -602,10 +612,10 @@ def test_sites_of_a_stratified_product_have_orders_of_their_own():
 
 
 def assert_one_in_each_stratum(u):
-  """Along the first axis, strictly between 0 and 1."""
+  """Checks strata along the first axis; values are strictly between 0 and 1."""
   num_draws = u.shape[0]
   assert np.all((u > 0.0) & (u < 1.0))
-  # An end of a stratum may be rounded to the next one.
+  # A number near the end of a stratum may be rounded into the next one.
   middles = np.reshape(np.arange(num_draws) + 0.5, [-1, 1])
   distance = np.abs(np.sort(u, axis=0) * num_draws - middles)
   assert np.all(distance < 0.5 + 1e-9)
@@ -658,7 +668,7 @@ def test_stratified_draws_are_unbiased_by_draws(num_summed, baseline):
   assert report.detectable_bias <= 0.055
 
 
-# What is refused.
+# Inputs that are rejected.
 
 Q = tfd.Categorical(logits=np.array([0.0, 1.0, 2.0, 0.5]))
 
@@ -722,7 +732,7 @@ def test_sampler_must_be_a_sampler(sampler):
 
 
 class OfUser(tfd.Categorical):
-  """A distribution whose partition the user wrote."""
+  """A distribution whose partition was written by the user."""
 
 
 def partition_of_user(q, num_summed):
@@ -764,7 +774,7 @@ def test_a_partition_of_the_user_is_drawn_without_replacement(monkeypatch):
     )
 
 
-# The same everywhere.
+# Draws are the same in all modes.
 
 
 @pytest.mark.parametrize(
@@ -846,7 +856,7 @@ def test_value_and_gradient_are_finite_for_extreme_logits(
   assert np.all(np.asarray(atoms.weights) >= 0.0)
   rows = np.arange(len(HARD_LOGITS))
   assert np.all(is_possible[rows, atoms.values.numpy()])
-  # Infinite where `f` must not be evaluated.
+  # The costs are infinite where `f` must not be evaluated.
   costs = np.where(is_possible, np.arange(5.0), np.inf)
 
   def f(z):

@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture(scope='module')
 def script():
-  from examples.benchmarks import semisupervised  # defines no flags
+  from examples.benchmarks import semisupervised  # it defines no flags
 
   return semisupervised
 
@@ -74,9 +74,9 @@ def test_a_target_holds_or_is_missed_in_its_own_direction(script):
   }
   lines = script.step_times.verdicts(
     times, script.TARGETS
-  )  # of the targets whose rows are there
+  )  # the targets whose rows exist
   assert [line.split()[0] for line in lines] == ['PASS', 'MISSED', 'PASS']
-  # The median of 3 and 4, of rounds and not of all times.
+  # The median of 3 and 4 is taken over rounds, not over all times.
   assert '3.500, at least 3.0' in lines[0]
   assert '0.667, at most 0.556' in lines[1]
 
@@ -108,5 +108,6 @@ def test_the_products_of_a_step_are_those_of_the_model(script):
   layers = script.matrix_products.layers_of_step(64, num_atoms=2)
   assert sorted(kernels) == sorted((n, m) for _, n, m, _ in layers)
   operations = script.matrix_products.num_operations(layers)
-  # Two labels of 64 images and one of 64 others pass encoder and decoder.
+  # The encoder and the decoder process two labels of 64 images and one label of
+  # 64 others.
   assert operations == pytest.approx(0.42e9, rel=0.02)

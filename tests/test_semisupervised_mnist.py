@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The script of the semi-supervised experiment: data, runs that resume."""
+"""The script of the semi-supervised experiment: its data, and resumed runs."""
 
 import csv
 import os
@@ -22,14 +22,14 @@ from tfp_rb import datasets
 
 @pytest.fixture(scope='module')
 def script():
-  from examples.paper import semisupervised_mnist  # defines no flags
+  from examples.paper import semisupervised_mnist  # it defines no flags
 
   return semisupervised_mnist
 
 
 @pytest.fixture(scope='module')
 def split():
-  # Images that say which they are.
+  # The pixels of an image encode its number.
   def numbered(first, size):
     numbers = np.arange(first, first + size)
     images = np.zeros([size, 28, 28], np.uint8)
@@ -47,7 +47,7 @@ def numbers_of(images):
 
 
 def epoch_of(script, split, number, first_epoch):
-  """The images of an epoch, of data that begin at another one."""
+  """Returns the images of an epoch from data that begin at another epoch."""
   num_steps, per_call = script.steps_of(1300)
   calls = num_steps // per_call
   data = script.training_data(split, first_epoch, seed=3)
@@ -79,7 +79,7 @@ def test_an_epoch_is_the_same_whenever_a_run_begins(script, split):
 def test_steps_divide_into_calls(script, num_images):
   num_steps, per_call = script.steps_of(num_images)
   assert num_steps % per_call == 0
-  # Few images are left out of an epoch.
+  # An epoch leaves out only a few images.
   assert num_steps * 64 > 0.8 * num_images - 64
 
 
@@ -91,12 +91,12 @@ def test_networks_start_alike_whatever_the_estimator(script, tmp_path):
   script.load_networks(second, tmp_path / 'x.npz')
   weights_of = script.training_runs.checkpoints.network_weights
   found = [weights_of(model) for model in (first, second)]
-  assert len(found[0]) < len(first.weights)  # without those of NVIL
+  assert len(found[0]) < len(first.weights)  # the weights of NVIL are left out
   for a, b in zip(*found, strict=True):
     np.testing.assert_array_equal(a.numpy(), b.numpy())
 
 
-# A run that is stopped at any moment.
+# Runs that are stopped at any moment.
 
 SMALL = {'classifier_units': (8,), 'hidden_units': (8,), 'jit_compile': False}
 EPOCHS = 3
@@ -128,7 +128,7 @@ def whole(script, split, start, tmp_path_factory):
 
 
 class Killed(BaseException):
-  """In place of a signal, at a chosen moment."""
+  """Replaces a signal that kills the run at a chosen moment."""
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_a_run_that_was_killed_ends_with_the_same_numbers(
   def replace_or_die(self, target):
     if pathlib.Path(target).name == moved:
       seen.append(target)
-    # There is no previous one in the first epoch.
+    # There is no previous file in the first epoch.
     last = epoch + (moved != 'previous.weights.h5')
     is_now = pathlib.Path(target).name == moved and len(seen) == last
     if is_now and is_before:
@@ -196,7 +196,7 @@ def contents(folder):
 
 @pytest.fixture
 def copy(whole, tmp_path):
-  """A finished run, to be damaged."""
+  """Copies a finished run, so that a test can damage it."""
   return shutil.copytree(whole[1], tmp_path / 'run')
 
 
@@ -235,7 +235,7 @@ def test_a_run_without_a_whole_log_is_refused_and_kept(script, copy, hurt):
   assert contents(copy) == before
   assert resume(script, copy, restart=True) == 0
   assert contents(copy / 'replaced-1') == before
-  assert resume(script, copy, restart=True) == 0  # nothing to move
+  assert resume(script, copy, restart=True) == 0  # there is nothing to move
   assert not (copy / 'replaced-2').exists()
 
 
@@ -374,7 +374,7 @@ def test_a_damaged_warm_start_is_repeated(script, split, tmp_path, capsys):
   path = tmp_path / 'warm_start.npz'
   metrics = warm_start(script, split, path)
   content = path.read_bytes()
-  (tmp_path / 'paths.csv').write_text('')  # there are runs that began with it
+  (tmp_path / 'paths.csv').write_text('')  # some runs began with the warm start
   for hurt in (flip, remove, lambda p: p.write_bytes(content[:1000])):
     hurt(path)
     capsys.readouterr()
@@ -394,11 +394,11 @@ def test_a_damaged_warm_start_is_repeated(script, split, tmp_path, capsys):
 def test_a_finished_run_is_not_repeated(script, split, start, whole):
   _, folder = whole
   before = (folder / 'log.csv').stat().st_mtime_ns
-  train(script, split, start, folder)  # has the last weights nevertheless
+  train(script, split, start, folder)  # it has the last weights nevertheless
   assert (folder / 'log.csv').stat().st_mtime_ns == before
 
 
-# The whole script, as `--smoke` runs it.
+# The whole script, run with `--smoke`.
 
 
 @pytest.mark.slow
@@ -419,7 +419,7 @@ def test_the_script_writes_rows_and_figures(tmp_path):
   for name in names:
     assert (tmp_path / name).stat().st_size > 10_000
     (tmp_path / name).unlink()
-  # Of the CSV files alone: no logs, no models.
+  # The report needs only the CSV files, not the logs or models.
   for folder in tmp_path.glob('*/*/'):
     shutil.rmtree(folder)
   before = (tmp_path / 'paths.csv').read_text()

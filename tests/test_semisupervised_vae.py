@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The semi-supervised autoencoder: its loss, its steps, what it saves."""
+"""The semi-supervised autoencoder: its loss, its steps and its saved state."""
 
 import gc
 
@@ -39,7 +39,7 @@ def data_of(num_batches=None):
 
 
 def naive_bound(model, x, y, noise):
-  """`f(x, y)` with the inputs of each layer side by side, in numpy."""
+  """Evaluates `f(x, y)` in NumPy; concatenates the inputs of each layer."""
   relu = lambda v: np.maximum(v, 0.0)
 
   def dense(layer, v):
@@ -126,11 +126,12 @@ def test_all_parts_are_trained():
     assert np.any(old != np.asarray(new)), new.path
 
 
-# `test_estimator_model.py` checks the same of a smaller model in `make test`.
+# In `make test`, `test_estimator_model.py` checks the same with a smaller
+# model.
 @pytest.mark.slow
 def test_several_steps_in_one_call_are_the_same_steps(monkeypatch):
-  # XLA takes long, so it compiles only the several; it has normal numbers of
-  # its own, but the same uniform ones.
+  # XLA takes long to compile, so only the call of several steps uses it. XLA
+  # has its own normal numbers, but the same uniform numbers.
   monkeypatch.setattr(
     tf.random,
     'stateless_normal',
@@ -140,7 +141,7 @@ def test_several_steps_in_one_call_are_the_same_steps(monkeypatch):
   )
   weights = []
   for num_batches in (None, 3):
-    model = make(tfp_rb.REINFORCE())  # the least to compile
+    model = make(tfp_rb.REINFORCE())  # this estimator compiles fastest
     optimizer = keras.optimizers.SGD(0.001, momentum=0.9)
     model.compile(optimizer, jit_compile=bool(num_batches))
     data = data_of(num_batches)
@@ -173,14 +174,15 @@ def test_variables_of_the_estimator_are_trained_and_saved(
     assert np.any(old != np.asarray(new)), new
 
   model.save(tmp_path / 'model.keras')
-  loaded = keras.models.load_model(tmp_path / 'model.keras')  # in safe mode
+  # The model loads in safe mode.
+  loaded = keras.models.load_model(tmp_path / 'model.keras')
   assert type(loaded.estimator) is type(model.estimator)
   everything = lambda m: [
     np.asarray(v) for v in (*m.weights, *m.estimator.variables)
   ]
   for a, b in zip(everything(loaded), everything(model), strict=True):
     np.testing.assert_array_equal(a, b)
-  # It goes on as the model does.
+  # The loaded model continues like the original.
   for m in (model, loaded):
     m.fit(data_of(), verbose=0)
   for a, b in zip(everything(loaded), everything(model), strict=True):
@@ -203,7 +205,8 @@ def test_steps_per_execution_of_keras():
   assert np.isfinite(history.history['loss'][0])
 
 
-# `test_estimator_model.py` checks the same of a smaller model in `make test`.
+# In `make test`, `test_estimator_model.py` checks the same with a smaller
+# model.
 @pytest.mark.slow
 def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(tmp_path):
   class Stop(keras.callbacks.Callback):
@@ -251,8 +254,8 @@ def test_weights_of_another_estimator_are_refused(tmp_path):
   other = make(tfp_rb.REINFORCE(tfp_rb.baselines.Learned(1.0)))
   with raises(ValueError, 'variables'):
     other.load_weights(tmp_path / 'x.weights.h5')
-  # Keras leaves the file open. Closed while another test writes one, it makes
-  # h5py crash.
+  # Keras leaves the file open. If it is closed while another test writes a
+  # file, h5py crashes.
   gc.collect()
 
 
@@ -261,7 +264,8 @@ def test_temperature_follows_the_steps():
   model = make(estimator)
   model.compile(keras.optimizers.Adam(0.01), jit_compile=False)
   model.fit(data_of().repeat(3), verbose=0)
-  assert estimator.temperature.step.numpy() == 2  # before the last step
+  # This is the value before the last step.
+  assert estimator.temperature.step.numpy() == 2
 
 
 def test_evaluation_at_the_most_probable_label():
@@ -272,7 +276,8 @@ def test_evaluation_at_the_most_probable_label():
   labels = np.where(np.arange(12) < 9, guess, (guess + 1) % 3)
   data = tf.data.Dataset.from_tensors((images, labels))
   result = model.evaluate(data, return_dict=True, verbose=0)
-  assert all(isinstance(x, float) for x in result.values())  # no Tensors
+  # The result contains no Tensors.
+  assert all(isinstance(x, float) for x in result.values())
   assert result['accuracy'] == pytest.approx(0.75)
   seeds = internals.split_seed(internals.seed_of_evaluation(model, images), n=2)
   noise = tf.random.stateless_normal([1, 12, 2], seeds[1], alg='philox')[0]
@@ -282,7 +287,7 @@ def test_evaluation_at_the_most_probable_label():
 
 
 def test_pixels_are_drawn_in_proportion_to_their_values():
-  # 5 standard errors of 40,000 draws.
+  # The limit is 5 standard errors of 40,000 draws.
   images = tf.constant(np.tile([[0, 64, 128, 255]], [40_000, 1]), tf.uint8)
   drawn = models.binarize(images, SEED).numpy()
   assert set(np.unique(drawn)) == {0.0, 1.0}
@@ -301,8 +306,8 @@ def test_number_of_pixels_may_be_odd_and_all_may_be_dark():
 
 
 def test_halves_of_a_random_number_are_independent_pixels():
-  # One random number serves two pixels, so their correlation is the first thing
-  # to break. 5 standard errors of 40,000 pairs.
+  # One random number serves two pixels, so their correlation would be the first
+  # thing to break. The limit is 5 standard errors of 40,000 pairs.
   images = np.full([2, 40_000], 128, np.uint8)
   first, second = models.binarize(images, SEED).numpy()
   assert abs(np.corrcoef(first, second)[0, 1]) <= 5 / np.sqrt(40_000)
@@ -350,8 +355,8 @@ def test_half_precision_trains():
   finally:
     keras.config.set_dtype_policy(policy)
   for old, new in zip(start, variables, strict=True):
-    # In single precision they move by 5e-4 to 0.2; by thousands where the
-    # scale is not taken back.
+    # In single precision the variables move by 5e-4 to 0.2. If the scale were
+    # not removed, they would move by thousands.
     assert 1e-4 < np.abs(new.numpy() - old).max() < 1.0, new
 
 
@@ -519,5 +524,6 @@ for make_estimator in (
 
 @pytest.mark.slow
 def test_two_devices_make_the_step_of_one_but_draw_apart():
-  # In a process of its own: devices are set before the first operation.
+  # This needs a separate process, because devices are set before the first
+  # operation.
   processes.run(ON_TWO_DEVICES)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scripts that a user copies run, and keep to the rules of examples/."""
+"""Scripts for users to copy: they run, and follow the rules of examples/."""
 
 import ast
 import re
@@ -10,8 +10,8 @@ import scripts
 
 pytestmark = pytest.mark.all_cases
 
-# One script for each task, and how many steps its short run makes. Ray Train
-# has a test of its own.
+# There is one script for each task; the number counts the steps of its short
+# run. Ray Train has its own test.
 SHORT = {
   'examples/binary_latents.py': 20,
   'examples/compare_estimators.py': 4,
@@ -27,7 +27,7 @@ EVERY = sorted(scripts.EXAMPLES.rglob('*.py'))
 @pytest.mark.slow
 @pytest.mark.parametrize('command', SHORT)
 def test_script_runs(command, tmp_path, monkeypatch):
-  monkeypatch.chdir(tmp_path)  # what it writes goes to `outputs/`
+  monkeypatch.chdir(tmp_path)  # the script writes to `outputs/`
   assert scripts.run_command(command, f'--steps={SHORT[command]}')
 
 
@@ -37,7 +37,7 @@ def test_script_is_short_and_has_two_flags(command):
   assert len(text.splitlines()) <= 150
   assert re.findall(r"DEFINE_\w+\('(\w+)'", text) == ['steps', 'seed']
   assert f'python {command}\n' in text
-  assert 'from examples' not in text  # a user copies one file
+  assert 'from examples' not in text  # a user copies only one file
 
 
 def imported_names(path):

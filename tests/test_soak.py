@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The soak test notices what it is to notice; a short form of it runs."""
+"""The soak test notices what it should notice; a short form of it runs."""
 
 import pathlib
 import random
@@ -20,7 +20,7 @@ SCRIPT = pathlib.Path(soak.__file__)
 
 @pytest.fixture
 def reference(tmp_path):
-  """A folder like that of a run."""
+  """Makes a folder like that of a run."""
   folder = tmp_path / 'reference'
   run = folder / soak.RUN
   (run / 'backup').mkdir(parents=True)
@@ -42,7 +42,7 @@ def test_equal_folders_do_not_differ(reference, tmp_path):
   copy = shutil.copytree(reference, tmp_path / 'copy')
   assert soak.differences(copy, reference) == []
   log = copy / soak.RUN / 'log.csv'
-  log.write_text(log.read_text().replace('2.5', '9.5'))  # the seconds
+  log.write_text(log.read_text().replace('2.5', '9.5'))  # these are the seconds
   assert soak.differences(copy, reference) == []
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The calibrated test itself: it accepts and rejects as often as it says."""
+"""The calibrated test accepts and rejects as often as it claims."""
 
 import numpy as np
 import pytest
@@ -46,7 +46,8 @@ def test_p_values_of_a_right_sampler_are_uniform():
 
 @pytest.mark.parametrize('num_values', [2, 10, 100])
 def test_the_detectable_difference_is_detected(num_values):
-  # All cells are off by the same factor: the hardest law at its distance.
+  # All cells differ by the same factor, which is the hardest law at its
+  # distance.
   law = np.full(num_values, 1.0 / num_values)
   distance = statistical.smallest_detectable(
     NUM_DRAWS, num_values, statistical.FALSE_FAIL_RATE
@@ -54,7 +55,8 @@ def test_the_detectable_difference_is_detected(num_values):
   signs = np.where(np.arange(num_values) % 2 == 0, 1.0, -1.0)
   wrong = law * (1.0 + 2.0 * distance * signs)
   num_missed = num_accepted(wrong, law, seed=2)
-  # Missed once in a hundred; more than this once in a million.
+  # A difference is missed once in a hundred cases; this test fails by chance
+  # once in a million.
   miss_rate = 1.0 - statistical.POWER
   assert num_missed <= stats.binom.isf(1e-6, NUM_EXPERIMENTS, miss_rate)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ReinMax and Gumbel-softmax: biased, and by how much."""
+"""ReinMax and Gumbel-softmax: their bias, and its size."""
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ def mean_gradient(estimator, problem, logits):
 
 
 def polynomial(num_classes, degree, seed=0):
-  """A problem whose `f` has this degree in the one-hot vector."""
+  """Returns a problem whose `f` has this degree in the one-hot vector."""
   random = np.random.RandomState(seed)
   a = random.normal(size=num_classes)
   B = random.normal(size=[num_classes, num_classes])
@@ -65,7 +65,7 @@ def test_reinmax_is_algorithm_2(num_classes, temperature, k):
     tape.watch(corners)
     value = f(corners)
   df = tape.gradient(value, corners).numpy()
-  # Summing changes the variance, and not the mean.
+  # Summing changes the variance, but not the mean.
   estimator = tfp_rb.rao_blackwellize(tfp_rb.ReinMax(temperature), num_summed=k)
   actual = mean_gradient(estimator, problem, logits)
   expected = reference.reinmax_gradient(logits, df, temperature)
@@ -91,7 +91,7 @@ def test_reinmax_is_not_exact_at_another_temperature():
 
 
 def test_reinmax_of_sites_is_exact_for_a_quadratic_function():
-  """Given the others, `f` is quadratic in each site."""
+  """Uses an `f` that is quadratic in each site, given the other sites."""
   a = tf.constant([[2.0, -1.0, 0.5], [1.0, 0.0, -1.5]], tf.float64)
 
   def problem(logits):
@@ -135,7 +135,7 @@ def test_relaxed_estimate_is_that_of_the_reparameterized_sample(tau):
   with tf.GradientTape() as tape:
     tape.watch(logits)
     log_probs = tf.nn.log_softmax(logits)
-    # The noise, up to a constant that the softmax ignores.
+    # This is the noise up to a constant, which the softmax ignores.
     gumbel = tf.stop_gradient(tau * tf.math.log(handed[0]) - log_probs)
     expected = f(tf.nn.softmax((log_probs + gumbel) / tau))
   np.testing.assert_allclose(value, expected, rtol=1e-12)
@@ -145,7 +145,10 @@ def test_relaxed_estimate_is_that_of_the_reparameterized_sample(tau):
 
 
 def test_relaxed_sample_follows_the_law_of_tfp():
-  """Each class of `RelaxedOneHotCategorical`, in cells of its own quantiles."""
+  """Compares with `RelaxedOneHotCategorical`.
+
+  Each class is compared in cells of its own quantiles.
+  """
   handed = []
 
   def f(z):
@@ -159,7 +162,7 @@ def test_relaxed_sample_follows_the_law_of_tfp():
   tfp_rb.expectation(
     f, tfd.OneHotCategorical(logits=logits), estimator, seed=SEED
   )
-  # Edges from so many draws that their error is no matter.
+  # The edges come from so many draws that their error is negligible.
   relaxed = tfd.RelaxedOneHotCategorical(0.8, logits=logits)
   drawn = relaxed.sample(20 * NUM_DRAWS, seed=(4, 5)).numpy()
   for z in range(4):
@@ -208,10 +211,10 @@ def test_averaged_gradient_is_the_mean_over_noises(num_noises, num_summed):
 def test_more_noises_leave_the_mean_and_lower_the_variance(
   num_summed, restricted
 ):
-  """Given the same atoms, in 20000 rows.
+  """Uses the same atoms in 20000 rows.
 
-  The means agree within 6 standard errors of their difference, at most
-  6 % of the gradient's norm. The variance is lower by at least 6 standard
+  The means agree within 6 standard errors of their difference; these are at
+  most 6 % of the gradient's norm. The variance is lower by at least 6 standard
   errors.
   """
   results = {}
@@ -219,7 +222,7 @@ def test_more_noises_leave_the_mean_and_lower_the_variance(
     estimator = tfp_rb.GumbelSoftmax(0.5, num_noises=n, restricted=restricted)
     estimator = tfp_rb.rao_blackwellize(estimator, num_summed=num_summed)
     values, results[n] = gradients_of(estimator, 20_000)
-    # The same atoms: the noise has a seed of its own.
+    # The atoms are the same, because the noise has its own seed.
     results.setdefault('values', values)
     np.testing.assert_array_equal(values, results['values'])
   norm = np.linalg.norm(exact_gradient())
@@ -236,7 +239,7 @@ def test_more_noises_leave_the_mean_and_lower_the_variance(
 
 
 def test_straight_through_is_the_relaxed_gradient_for_a_linear_function():
-  """Then the slope is the same at the atom and at the relaxed one."""
+  """Uses a linear `f`, whose slope is equal at the atom and the relaxed one."""
   cost = tf.constant([2.0, -1.0, 0.5, 1.5], tf.float64)
   f = lambda z: tf.reduce_sum(cost * z, axis=-1)
   gradients = [
@@ -250,9 +253,10 @@ def test_straight_through_is_the_relaxed_gradient_for_a_linear_function():
 
 @pytest.mark.parametrize('k', [0, 1, 2])
 def test_mean_for_a_linear_function_is_that_of_the_relaxed_slope(k):
-  """`E[f'(z) dx/dlogit]`, one integral for a Bernoulli, whatever is summed.
+  """Compares the mean with `E[f'(z) dx/dlogit]`, one integral for a Bernoulli.
 
-  Over 50000 rows 6 standard errors are below 2 % of it; the bias is 30 %.
+  The mean does not depend on which atoms are summed. Over 50000 rows, 6
+  standard errors are below 2 % of it; the bias is 30 %.
   """
   logit, tau = 0.4, 0.6
 
@@ -268,7 +272,7 @@ def test_mean_for_a_linear_function_is_that_of_the_relaxed_slope(k):
 
 
 def test_restricted_bias_falls_with_the_mass_of_the_rest():
-  """Each bias is known up to 6 standard errors over 50000 rows."""
+  """Checks biases that are known up to 6 standard errors over 50000 rows."""
   exact, bounds = exact_gradient(), []
   for k in range(5):
     estimator = tfp_rb.rao_blackwellize(tfp_rb.GumbelSoftmax(0.8), num_summed=k)
@@ -278,12 +282,15 @@ def test_restricted_bias_falls_with_the_mass_of_the_rest():
     bounds.append((bias - radius, bias + radius))
   for (low, _), (_, high) in zip(bounds[:3], bounds[1:4]):
     assert low > high
-  # A rest of a single value, or none, leaves nothing to relax.
+  # If the rest has one value or none, there is nothing to relax.
   np.testing.assert_allclose(bounds[3:], 0.0, atol=1e-12)
 
 
 def test_unrestricted_bias_stays_whatever_is_summed():
-  """Means for k = 0, 2 and 4 agree within 6 standard errors of 50000 rows."""
+  """Compares the means for k = 0, 2 and 4.
+
+  They agree within 6 standard errors of 50000 rows.
+  """
   means = []
   for k in (0, 2, 4):
     estimator = tfp_rb.rao_blackwellize(
@@ -378,7 +385,7 @@ def test_temperature_may_be_any_callable():
 
 @pytest.mark.parametrize('name', ['REBAR', 'GumbelSoftmax', 'ReinMax'])
 def test_a_number_keeps_its_digits_beside_float64_logits(name):
-  """0.7 is the float64 0.7, not the nearest float32."""
+  """Checks that 0.7 is the float64 0.7, not the nearest float32."""
   make = {
     'REBAR': lambda t: tfp_rb.REBAR(t, scale=0.5),
     'GumbelSoftmax': lambda t: tfp_rb.GumbelSoftmax(t, straight_through=False),

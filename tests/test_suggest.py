@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The suggested estimator is the best by enumeration of all outcomes."""
+"""The suggested estimator is the best one, by enumeration of all outcomes."""
 
 import itertools
 
@@ -20,13 +20,13 @@ RTOL = 1e-10
 
 
 def enumerated_variance(q, f, scores, k, num_draws, leave_one_out):
-  """Total variance by going over all tuples of draws, in numpy.
+  """Returns the total variance over all tuples of draws, in NumPy.
 
   Args:
     q: Array of shape `[K]`, best first.
     f: Array of shape `[K]`.
     scores: Array of shape `[K, P]`.
-    k: Python `int`, summed.
+    k: Python `int`, the number of summed values.
     num_draws: Python `int`.
     leave_one_out: Python `bool`.
 
@@ -58,7 +58,7 @@ def enumerated_variance(q, f, scores, k, num_draws, leave_one_out):
 
 
 def best_first(table):
-  """Probabilities, best first, and the order."""
+  """Returns probabilities, best first, and their order."""
   q = np.array([p for _, p in table])
   order = np.argsort(-q, kind='stable')
   return q[order], order
@@ -122,7 +122,7 @@ def of_sites(logits):
 def test_variances_are_those_of_the_outcomes_of_the_estimators(
   problem, parameters, budget
 ):
-  """By the trainable variables, and through the estimators themselves."""
+  """Checks variances w.r.t. the variables, via the estimators themselves."""
   parameters = tf.Variable(parameters, dtype=tf.float64)
   f, q = problem(parameters)
   table = diagnostics.suggest(f, q, budget).table
@@ -165,7 +165,7 @@ def costs(kind, size, rng):
 
 
 def number_of(z):
-  """The number of an atom: itself, the 1 of a one-hot vector, binary digits."""
+  """Returns an atom's number: itself, the place of its 1, or binary digits."""
   return tf.cast(z, tf.int32)
 
 
@@ -191,7 +191,7 @@ def number_of_outcome(z):
 
 
 def poisson(rate):
-  """Cut where what is left is below rounding."""
+  """Tabulates a Poisson law until the remaining mass is below rounding."""
   table, p = [], np.exp(-rate)
   while p > 1e-15 or len(table) <= rate:
     table.append((len(table), p))
@@ -200,7 +200,10 @@ def poisson(rate):
 
 
 def random_problem(kind, rng):
-  """A distribution, its table, and the number of an atom in that."""
+  """Returns a distribution, its table, and the number function of its atoms.
+
+  The function maps an atom to its number in the table.
+  """
   spread = rng.choice([0.2, 1.0, 3.0])
   logits = spread * rng.normal(size=rng.integers(3, 8))
   of = lambda x: tf.constant(x, tf.float64)
@@ -244,7 +247,7 @@ COSTS = ('random', 'sparse', 'smooth', 'huge')
 
 
 def candidates(q, f, budget):
-  """Variances of all options, by the summed atoms and the baseline."""
+  """Returns variances of all options, keyed by summed atoms and baseline."""
   scores = np.eye(len(q)) - q
   found = {}
   for k, leave_one_out in itertools.product(range(budget), [False, True]):
@@ -256,12 +259,12 @@ def candidates(q, f, budget):
 
 
 def within(factor, chosen, variances):
-  """Whether a variance is the least up to a factor, and up to rounding."""
+  """Returns whether a variance is the least, up to a factor and rounding."""
   return chosen <= factor * min(variances) + 1e-12 * max(variances)
 
 
 def gathered(cost, number=number_of):
-  """`f` from a table of costs; what is beyond it has no mass to speak of."""
+  """Returns `f` from a table of costs; mass beyond the table is negligible."""
   cost = tf.constant(np.append(cost, np.zeros(64)))
   return lambda z: tf.gather(cost, number(z))
 
@@ -274,12 +277,12 @@ def test_suggestions_for_200_problems_are_the_best_by_enumeration():
     distribution, table, number = random_problem(KINDS[i % len(KINDS)], rng)
     q, order = best_first(table)
     cost = costs(COSTS[i % len(COSTS)], len(q), rng)
-    # At most some thousand tuples.
+    # This allows at most a few thousand tuples.
     most = int(np.log(4000.0) / np.log(len(q)))
     budget = int(rng.integers(2, min(most, len(q) - 1) + 1))
     found = diagnostics.suggest(gathered(cost, number), distribution, budget)
     variances = candidates(q, cost[order], budget)
-    # By Proposition 2 the same splits come again.
+    # Proposition 2 gives two of the splits again.
     assert len(found.table) == len(variances) + 2
     assert found.num_summed + found.num_samples == budget
     is_leave_one_out = 'leave-one-out' in found.table[0].name
@@ -289,7 +292,7 @@ def test_suggestions_for_200_problems_are_the_best_by_enumeration():
 
 
 def test_suggestions_from_a_pilot_are_near_the_best():
-  """Of 200 to 1000 values 100 are seen; closed forms say what is best."""
+  """Evaluates 100 of 200 to 1000 values; closed forms determine the best."""
   rng = np.random.default_rng(2020)
   num_near = 0
   for i in range(20):
@@ -320,7 +323,7 @@ def test_a_product_of_many_sites_has_a_pilot():
   q = tfd.Sample(tfd.Bernoulli(logits=-1.0), 200)
   f = lambda z: tf.reduce_sum(tf.cast(z, tf.float32), axis=-1)
   found = diagnostics.suggest(f, q, budget=4, most_evaluations=200)
-  assert found.num_summed == 0  # no value has any mass
+  assert found.num_summed == 0  # no value has noticeable mass
   assert 'a pilot of 196 draws' in found.reason
   again = diagnostics.suggest(f, q, budget=4, most_evaluations=200)
   assert again.variance == found.variance
@@ -333,12 +336,12 @@ def test_draws_that_repeat_are_one_value():
   (row,) = support.rows
   assert not support.is_whole
   assert support.num_evaluations == 40
-  assert len(row.q) < 20  # of 38 draws
+  assert len(row.q) < 20  # there are 38 draws
   np.testing.assert_allclose(np.sum(row.q), 1.0)
   np.testing.assert_allclose(row.q[:2], [0.5, 0.25])
   shares = row.q[2:] * 38.0 / 0.25
   np.testing.assert_allclose(shares, np.round(shares), rtol=1e-9)
-  assert len(set(row.f)) >= len(row.q) - 1  # 0 and 2 are as far from 1
+  assert len(set(row.f)) >= len(row.q) - 1  # 0 and 2 are equally far from 1
 
 
 def test_all_is_summed_where_the_budget_allows():
@@ -392,7 +395,7 @@ def test_variances_of_a_batch_add_up():
     {key(option): option.variance for option in table}
     for table in (first, second)
   )
-  # A pool of one row is no option, and its rows are not independent.
+  # For one row a pool is not an option; with two rows, its rows are dependent.
   assert {o.name for o in both} - {o.name for o in first} == {'pooled'}
   both = [option for option in both if option.name != 'pooled']
   for option in both:
@@ -401,7 +404,7 @@ def test_variances_of_a_batch_add_up():
       of_first[key(option)] + of_second[key(option)],
       rtol=RTOL,
     )
-  # One row is peaked and the other flat: here a split of their own is best.
+  # One row is peaked and the other one flat, so separate splits are best here.
   assert both[0].name == 'budget leave-one-out'
   assert both[0].num_summed is both[0].num_samples is None
 

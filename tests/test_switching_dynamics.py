@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The switching linear dynamical system: its density, resumed runs, results."""
+"""The switching linear dynamical system: density, resumed runs and results."""
 
 import csv
 import itertools
@@ -18,7 +18,7 @@ RESULTS = EXAMPLES / 'results' / 'switching_dynamics'
 
 @pytest.fixture(scope='module')
 def switching():
-  # It defines no flags unless it is run, so it can be imported beside others.
+  # It defines no flags unless it is run, so it can be imported next to others.
   from examples.studies import switching_dynamics
 
   return switching_dynamics
@@ -34,12 +34,12 @@ def read(path):
     return list(csv.DictReader(file))
 
 
-# The naive version: all observations of a path as one Gaussian vector.
+# The naive version treats all observations of a path as one Gaussian vector.
 
 
 def naive_log_joint(truth, z, y):
   num_steps = len(z)
-  steps = np.eye(2 * num_steps)  # maps points to what is added at each step
+  steps = np.eye(2 * num_steps)  # maps points to the terms added at each step
   added = np.ones(2 * num_steps)
   log_prior = -np.log(3.0)
   for t in range(1, num_steps):
@@ -100,7 +100,7 @@ def test_divergence_and_evidence_are_those_of_the_enumeration(
   log_joint = naive_posterior[1]
   expected = special.logsumexp(log_joint, axis=0)
   np.testing.assert_allclose(evidence, expected, atol=2e-4)
-  # The uniform law, which all fits start from.
+  # All fits start from the uniform law.
   method = switching.switching_methods.METHODS['chain, draws']
   fit = switching.Fit(method, y, model.TRUTH, 9, False, jit_compile=False)
   expected = -4.0 * np.log(3.0) - naive_posterior[0].mean(axis=0)
@@ -123,7 +123,7 @@ def test_regimes_are_compared_up_to_their_names(model):
   assert share == 0.75 and order[:2] == [1, 2]
 
 
-# Runs that are stopped.
+# Runs that are stopped before their end.
 
 
 class StoppedError(Exception):
@@ -192,7 +192,7 @@ def test_the_example_writes_tables_and_a_figure(tmp_path):
   assert all(np.isfinite(float(row['elbo'])) for row in rows)
   assert len(read(tmp_path / 'short.csv')) == 7 * 3
   assert len(read(tmp_path / 'dynamics.csv')) == (1 + 8) * 3
-  # What is done is not done again.
+  # Finished work is not repeated.
   again = scripts.run_command(
     'examples/studies/switching_dynamics.py', *arguments
   )
@@ -200,11 +200,11 @@ def test_the_example_writes_tables_and_a_figure(tmp_path):
   assert table(again) == table(printed)
 
 
-# What is committed.
+# The committed results.
 
 
 def best_of(rows, column, sign):
-  """The last value of each method at its best step size."""
+  """Returns the last value of each method at its best step size."""
   last = {(row['method'], row['step_size']): row for row in rows}
   best = {}
   for (name, _), row in last.items():
@@ -219,11 +219,12 @@ def test_the_committed_fits_show_what_is_claimed(switching):
   assert len(last) == 3 * len(elbo)
   evaluations = [float(row['evaluations']) for row in last]
   assert max(evaluations) < 1.01 * min(evaluations)
-  # The family matters most, at the same estimator; then the number of steps.
+  # With the same estimator, the family matters most; next comes the number of
+  # steps.
   assert elbo['chain, 40 draws'] > elbo['mean field, 40 draws'] + 5.0
   assert elbo['chain, draws'] > elbo['mean field, by step'] + 5.0
   assert elbo['chain, 40 draws'] > elbo['chain, draws'] + 1.0
-  # Summing hardly matters in long series, and one draw is not enough.
+  # In long series, summing hardly matters, and one draw is not enough.
   assert abs(elbo['chain, 8 best + draws'] - elbo['chain, draws']) < 2.0
   assert elbo['chain, by step'] < elbo['mean field, by step'] - 5.0
   assert (RESULTS / 'switching.png').stat().st_size > 10_000

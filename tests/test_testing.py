@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`assert_unbiased` passes what is right and catches what is not."""
+"""`assert_unbiased` accepts right estimators and detects wrong ones."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ tfd = tfp.distributions
 
 
 class Modified(tfp_rb.GradientEstimator):
-  """REINFORCE, of which a test spoils one part."""
+  """REINFORCE with one part that a test corrupts."""
 
   def evaluate(self, f, distribution, atoms, seed):
     value = f(atoms.values)
@@ -35,7 +35,7 @@ class Modified(tfp_rb.GradientEstimator):
 
 
 class WithInnerNoise(Modified):
-  """Unbiased: adds noise of mean 0 times the score."""
+  """Stays unbiased: adds noise of mean 0 times the score."""
 
   bias = 0.0
   noise = 3.0
@@ -48,7 +48,7 @@ class WithInnerNoise(Modified):
 
 
 class LittleNoise(WithInnerNoise):
-  """Fewer draws are needed."""
+  """Has less noise, so fewer draws are needed."""
 
   noise = 0.1
 
@@ -57,12 +57,12 @@ def summed(estimator, k=2):
   return tfp_rb.rao_blackwellize(estimator, num_summed=k)
 
 
-# Right ones pass.
+# Right estimators pass.
 
 
 @pytest.mark.parametrize('name', zoo.ESTIMATORS)
 def test_estimator_of_the_zoo_passes_exactly(name):
-  # With 5 values, 6 draws are enumerated; `unshared` doubles their number.
+  # With 5 values, 6 draws can be enumerated; `unshared` doubles their number.
   k, M = (1, 1) if name == 'budget-unshared' else (2, 1)
   if name.startswith('REINFORCE'):
     M = 2
@@ -87,11 +87,11 @@ def test_countable_support_is_tested_by_draws():
   assert report.detectable_bias <= 0.02
 
 
-# Biased ones are caught.
+# Biased estimators are detected.
 
 
 class OwnDraw(baselines.Baseline):
-  """The mean over all draws, that which it corrects among them."""
+  """Averages over all draws, including the one that it corrects."""
 
   def evaluate(self, distribution, atoms, value, extra_value):
     del distribution, extra_value
@@ -101,7 +101,7 @@ class OwnDraw(baselines.Baseline):
 
 
 class NothingForSummed(baselines.Baseline):
-  """Leaves one out for the draws, but takes 0 for the summed atoms."""
+  """Leaves one draw out for the draws, but uses 0 for the summed atoms."""
 
   def evaluate(self, distribution, atoms, value, extra_value):
     correction = baselines.LeaveOneOut().evaluate(
@@ -112,7 +112,7 @@ class NothingForSummed(baselines.Baseline):
 
 
 class OwnLevelForSummed(baselines.Baseline):
-  """A level of its own for every atom, computed without it."""
+  """Uses a separate level for every atom, computed without that atom."""
 
   def evaluate(self, distribution, atoms, value, extra_value):
     del distribution, extra_value
@@ -121,7 +121,7 @@ class OwnLevelForSummed(baselines.Baseline):
 
 
 class HeavyWeights(tfp_rb.REINFORCE):
-  """Weights that sum to 1.01."""
+  """Has weights that sum to 1.01."""
 
   def sample_atoms(self, distribution, seed):
     atoms = super().sample_atoms(distribution, seed)
@@ -129,7 +129,7 @@ class HeavyWeights(tfp_rb.REINFORCE):
 
 
 class Redraws(Modified):
-  """`f` at a draw of its own, with the score of the given atom."""
+  """Evaluates `f` at another draw, with the score of the given atom."""
 
   def spoil(self, value, ratio, distribution, atoms, f, seed):
     other = draw_atoms(distribution, value.shape[0], seed).values
@@ -138,7 +138,7 @@ class Redraws(Modified):
 
 
 class RedrawsByItself(Modified):
-  """As `Redraws`, by the distribution's own `sample`."""
+  """Redraws like `Redraws`, with the distribution's own `sample`."""
 
   def spoil(self, value, ratio, distribution, atoms, f, seed):
     value = f(distribution.sample(value.shape[0], seed=seed))
@@ -153,14 +153,14 @@ class NoPath(Modified):
 
 
 class WrongValue(Modified):
-  """The gradient is right, the value a little too high."""
+  """Returns the right gradient and a value that is a little too high."""
 
   def spoil(self, value, ratio, distribution, atoms, f, seed):
     return tfp_rb.Estimate(value + 1e-3, value * ratio)
 
 
 class NoisyWrongValue(LittleNoise):
-  """As `WrongValue`, where the draws decide."""
+  """Works like `WrongValue`, but is tested by draws."""
 
   def spoil(self, value, ratio, *rest):
     estimate = super().spoil(value, ratio, *rest)
@@ -214,7 +214,7 @@ def test_score_alone_is_right_where_f_has_no_path():
   assert report.is_exact
 
 
-# By draws: inner noise.
+# Inner noise requires a test by draws.
 
 some_seeds = pytest.mark.parametrize(
   'seed',
@@ -229,7 +229,7 @@ some_seeds = pytest.mark.parametrize(
 def test_inner_noise_passes(seed):
   report = testing.assert_unbiased(summed(WithInnerNoise(), k=4), seed=seed)
   assert not report.is_exact
-  # As many draws as are needed, not many more.
+  # The test uses as many draws as necessary, and not many more.
   assert 0.018 <= report.detectable_bias <= 0.02
 
 
@@ -250,7 +250,7 @@ def test_more_draws_find_a_smaller_bias():
   assert reports[1].num_outcomes > reports[0].num_outcomes
 
 
-# A distribution that is registered wrongly.
+# Distributions that are registered with an error.
 
 
 @pytest.fixture
@@ -259,14 +259,14 @@ def registry(monkeypatch):
 
 
 class Wrong(tfd.Categorical):
-  """Registered by the tests below with something wrong."""
+  """A distribution that the tests below register with an error."""
 
 
 def register(spoil):
   @tfp_rb.RegisterPartition(Wrong)
   def partition_wrong(q, num_summed):
     plain = tfd.Categorical(logits=q.logits)
-    # A product may ask for more values than there are.
+    # A product may ask for more values than exist.
     return spoil(find_partition(plain, num_summed), plain)
 
 
@@ -276,7 +276,7 @@ def wrong_problem(logits):
 
 
 WRONG_PARTITIONS = {
-  # Draws from the whole distribution, summed values among them.
+  # The draws come from the whole distribution, including summed values.
   'rest': lambda p, q: p._replace(
     sample_rest=p.sample_rest
     and (lambda n, seed: tfp_rb.partition(q, 0).sample_rest(n, seed))
@@ -301,7 +301,7 @@ def test_wrong_partition_is_caught(name, estimator):
 
 
 def returns_zero(partition, q):
-  """Draws that enumeration does not see."""
+  """Makes draws that enumeration does not see."""
   del q
   draw = partition.sample_rest
   return partition._replace(
@@ -358,7 +358,7 @@ def test_a_doubled_value_is_caught_at_any_scale(scale):
     testing.assert_unbiased(DoubledValue(), problem, [logits])
 
 
-# What cannot be tested.
+# Inputs that cannot be tested.
 
 
 def test_vanishing_gradient_is_refused():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Seeded calls give the same numbers next to other threads and on replicas."""
+"""Seeded calls give equal numbers next to other threads and on replicas."""
 
 from concurrent import futures
 import itertools
@@ -19,7 +19,7 @@ NUM_OTHERS = 2
 
 @pytest.fixture
 def short_turns():
-  """Lets threads take turns so often that shared state would show."""
+  """Makes threads take turns so often that shared state would show."""
   interval = sys.getswitchinterval()
   sys.setswitchinterval(1e-5)
   yield
@@ -36,7 +36,7 @@ def _assert_same(actual, desired):
 
 
 def _work_until(done, first):
-  """Runs all computations in turn, until another thread is done."""
+  """Runs all computations in turn until another thread has finished."""
   names = itertools.cycle(seeded.COMPUTATIONS)
   for name in itertools.islice(names, first, None):
     if done.is_set():
@@ -60,7 +60,7 @@ def test_a_seeded_value_is_the_same_next_to_other_threads(name, short_turns):
     finally:
       done.set()
     for future in others:
-      future.result()  # the others must not have failed either
+      future.result()  # this raises an error if another thread failed
   for together in results:
     for actual, desired in zip(together, alone, strict=True):
       _assert_same(actual, desired)
@@ -129,5 +129,6 @@ for name, compute in seeded.TRACEABLE.items():
 
 @pytest.mark.slow
 def test_a_seeded_value_is_the_same_on_two_replicas():
-  # In a process of its own: devices are set before the first operation.
+  # This needs a separate process, because devices are set before the first
+  # operation.
   processes.run(ON_TWO_REPLICAS)

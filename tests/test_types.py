@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Public signatures have types, for type checkers and editors to read."""
+"""Public signatures have types, which type checkers and editors read."""
 
 import importlib
 import inspect
@@ -26,14 +26,14 @@ def public_items():
 
 
 def methods_of(kind):
-  """Yields the public methods that this package defines, inherited or not."""
+  """Yields public methods defined in this package, also inherited ones."""
   for base in kind.__mro__:
     if not base.__module__.startswith('tfp_rb.'):
       continue
     for name, member in vars(base).items():
       if isinstance(member, property):
         member = member.fget
-      member = getattr(member, '__func__', member)  # of a class method
+      member = getattr(member, '__func__', member)  # unwraps class methods
       is_public = not name.startswith('_') or name in ('__call__', '__init__')
       if is_public and inspect.isfunction(member):
         yield member
@@ -45,7 +45,10 @@ def functions():
 
 
 def hints_of(item):
-  """The types, by name; `Axes` is imported only where something is plotted."""
+  """Returns the types by name.
+
+  `Axes` is imported only where something is plotted.
+  """
   return typing.get_type_hints(item, localns={'Axes': Axes})
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mistakes that are easily made, and what is said about them."""
+"""Mistakes that users easily make, and the errors that they get."""
 
 import collections
 import inspect
@@ -45,7 +45,7 @@ def test_a_seed_of_another_integer_may_be_cast():
     assert value == expected
 
 
-# What `f` returns.
+# The value that `f` returns.
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def _public_classes():
 
 @pytest.mark.parametrize(
   'kind',
-  # The arguments of a `Partition` are its parts, not settings.
+  # A `Partition` takes its parts as arguments, not settings.
   [kind for kind in _public_classes() if kind is not tfp_rb.Partition],
 )
 def test_a_constructor_takes_one_argument_without_keyword(kind):
@@ -189,7 +189,7 @@ def test_nan_of_f_is_not_taken_for_noise():
     tfp_rb.testing.assert_unbiased(tfp_rb.REINFORCE(), _with_nan, [LOGITS])
 
 
-# Parameters out of range.
+# Parameters outside of their range.
 
 OUT_OF_RANGE = {
   'Poisson': lambda **v: tfd.Poisson(-1.0, **v),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every outcome of the draws, without a seed: variances and their theorems.
+"""Enumerates every outcome of the draws: variances and theorems about them.
 
-Rows of a batch are separate problems. The variance is the total one, the trace
-of the covariance of the gradient with respect to the logits.
+No seed is involved. Rows of a batch are separate problems. The variance is the
+total one: the trace of the covariance of the gradient w.r.t. the logits.
 """
 
 import itertools
@@ -37,7 +37,7 @@ tfd = tfp.distributions
 
 
 def rest_of(problem, num_summed):
-  """The values that are not summed, and their mass."""
+  """Returns the values that are not summed, and their mass."""
   _, rest = problem.most_probable(num_summed)
   return rest, sum(problem.q[z] for z in rest)
 
@@ -82,7 +82,7 @@ def test_variance_with_a_constant_baseline_does_not_rise_with_num_summed(
   )
   assert np.all(np.diff(variances, axis=0) <= ATOL)
   assert np.all(variances[0] > 10.0 * ATOL)
-  # With one value left there is nothing to draw either.
+  # With only one value left, nothing is random either.
   np.testing.assert_allclose(variances[-2:], 0.0, atol=ATOL)
 
 
@@ -91,13 +91,14 @@ def test_variance_with_a_constant_baseline_does_not_rise_with_num_summed(
 def test_what_summation_removes_is_the_variance_given_the_draw(
   num_summed, level
 ):
-  """Var[g] = Var[ghat] + E Var[g | v]."""
+  """Checks that Var[g] = Var[ghat] + E Var[g | v]."""
   chances, plain = enumerate_all(tfp_rb.REINFORCE(baseline=level))
   removed = []
   chances_of_draw, estimates = enumerate_all(summed(level, num_summed))
   for row in ROWS:
-    # Values are enumerated most probable first. Given the draw `v`, plain
-    # `z` is `v` with the mass of the rest, and else one of the summed.
+    # Values are enumerated from the most to the least probable. Given the draw
+    # `v`, plain `z` equals `v` with the mass of the rest, and otherwise one of
+    # the summed values.
     mass = rest_of(PROBLEMS[row], num_summed)[1]
     squares = np.sum(plain[:, row] ** 2, axis=-1)
     known = np.sum(chances[:num_summed, row] * squares[:num_summed])
@@ -183,7 +184,8 @@ def test_budget_is_split_by_proposition_2_where_supports_differ(budget):
   assert_splits_agree(q, probs, budget)
 
 
-# An independent sample, shared by all atoms: all is as above given the sample.
+# If all atoms share an independent sample, all of the above holds given the
+# sample.
 
 
 @pytest.mark.parametrize('num_samples', [1, 2])
@@ -193,7 +195,8 @@ def test_variance_given_a_shared_sample_is_that_of_a_constant_baseline(
 ):
   estimator = summed(baselines.IndependentSample(), num_summed, num_samples)
   chances, gradients = enumerate_all(estimator)
-  # The sample is drawn last, hence varies fastest, most probable value first.
+  # The sample is drawn last, so it varies fastest, starting with the most
+  # probable value.
   chances = np.reshape(chances, [-1, NUM_VALUES, len(LOGITS)])
   gradients = np.reshape(gradients, [-1, NUM_VALUES, len(LOGITS), NUM_VALUES])
   for place in range(NUM_VALUES):
@@ -213,11 +216,11 @@ def test_a_shared_sample_leaves_no_variance_when_everything_is_summed():
   np.testing.assert_allclose(variance_of(estimator), 0.0, atol=ATOL)
 
 
-# One sample for each atom: a floor.
+# If each atom has its own sample, the variance has a floor.
 
 
 def noise_at(problem, z):
-  """Variance of `g(z)` over the independent sample of its own."""
+  """Returns the variance of `g(z)` over its own independent sample."""
   mean = problem.exact_value()
   spread = np.sum(problem.q * (problem.f - mean) ** 2)
   return spread * np.sum(problem.score[z] ** 2)
@@ -234,7 +237,7 @@ def test_variance_with_a_sample_for_each_atom_has_two_terms(
   for problem in PROBLEMS:
     best, _ = problem.most_probable(num_summed)
     rest, mass = rest_of(problem, num_summed)
-    # Of the draw and of its sample, together: the law of total variance.
+    # The law of total variance combines the draw and its sample.
     of_draw = reference.conditional_variance(
       problem, rest, problem.exact_value()
     )
@@ -258,7 +261,7 @@ def test_a_sample_for_each_atom_leaves_a_floor_when_everything_is_summed():
   assert np.all(actual > 1e-3)
 
 
-# Baselines made of the draws themselves: against the loops of the oracle.
+# Baselines that are computed from the draws, compared with the oracle's loops.
 
 FROM_DRAWS = {
   'LeaveOneOut_mixed': (
@@ -352,9 +355,9 @@ def test_leave_one_out_ignores_a_constant_added_to_f(
   num_summed, num_samples, form
 ):
   if num_summed == 0 and num_samples == 1:
-    num_samples = 3  # one draw alone has no other
+    num_samples = 3  # a single draw has no other draw
   estimator = summed(baselines.LeaveOneOut(form), num_summed, num_samples)
-  # Without the pathwise term, which an offset changes, at logits of norm 0.
+  # At logits of norm 0 there is no pathwise term, which an offset would change.
   logits = np.zeros([2, NUM_VALUES])
   costs = np.stack([COSTS[0], COSTS[0] + 100.0])
   here, shifted = variance_of(estimator, logits=logits, costs=costs)
@@ -362,7 +365,7 @@ def test_leave_one_out_ignores_a_constant_added_to_f(
 
 
 def family_of_problems():
-  """Logits and costs of flat to concentrated q and of f of several kinds."""
+  """Returns logits and costs: flat to concentrated q, f of several kinds."""
   shape = np.array([0.0, 0.9, -0.6, 0.35, -1.0])
   costs = [
     np.array([1.0, -0.5, 0.2, 1.7, -1.3]),
@@ -377,7 +380,7 @@ def family_of_problems():
 
 @pytest.fixture(scope='module')
 def leave_one_out_variances():
-  """For each `(k, M)`, the variances of the three forms in each problem."""
+  """Returns variances of the three forms in each problem, per `(k, M)`."""
   logits, costs = family_of_problems()
   return {
     (k, m): {
@@ -401,7 +404,7 @@ def test_mixed_leave_one_out_is_near_the_better_form(leave_one_out_variances):
     for form in ('mixed', 'rest', 'all')
   }
   mean = {form: np.exp(np.mean(np.log(r))) for form, r in ratios.items()}
-  # In the large study of the docstring: 1.16 in the mean, 1.7 at 95 %.
+  # The large study of the docstring found 1.16 on average and 1.7 at 95 %.
   assert mean['mixed'] < 1.2
   assert np.quantile(ratios['mixed'], 0.95) < 1.8
   assert np.max(ratios['mixed']) < 2.5

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Variational inference over paths: against sums over all of them."""
+"""Variational inference over paths, compared with sums over all paths."""
 
 import itertools
 
@@ -44,7 +44,8 @@ def of_chain(a, b):
 
 def of_markov_chain(a, b):
   def transition(t, z):
-    # In draws `t` is a number, otherwise the first axis of the states.
+    # While drawing, `t` is a number; otherwise `t` is the first axis of the
+    # states.
     t = tf.reshape(t, [-1] + [1] * (z.shape.rank - 1)) if z.shape.rank else t
     t += tf.zeros_like(z)
     return tfd.Categorical(logits=tf.gather_nd(b, tf.stack([t, z], axis=-1)))
@@ -56,19 +57,19 @@ CHAINS = {'CategoricalChain': of_chain, 'MarkovChain': of_markov_chain}
 
 
 def score(z):
-  """A log-density that does not factorise over the steps."""
+  """Returns a log-density that does not factorize over the steps."""
   return tf.gather_nd(tf.constant(SCORES), z)
 
 
 def log_paths(a, b):
-  """The log-probabilities of all paths, from the logits."""
+  """Returns the log-probabilities of all paths, given the logits."""
   a, b = tf.nn.log_softmax(a), tf.nn.log_softmax(b)
   steps = [tf.gather_nd(b[t], PATHS[:, t : t + 2]) for t in range(T - 1)]
   return tf.gather(a, PATHS[:, 0]) + tf.add_n(steps)
 
 
 def with_gradient(function, variables):
-  """Value and gradients in one vector."""
+  """Returns value and gradients in one vector."""
   with tf.GradientTape() as tape:
     value = function()
   found = tape.gradient(value, variables, unconnected_gradients='zero')
@@ -110,7 +111,7 @@ def test_all_paths_are_summed(kind, discrepancy):
 
 
 def outcomes_of(estimator, chain):
-  """Every sequence of draws from the rest, and its probability."""
+  """Returns every sequence of draws from the rest, and its probability."""
   part = tfp_rb.partition(chain, getattr(estimator, 'num_summed', 0))
   summed = {tuple(z) for z in np.asarray(part.values)}
   rest = [z for z in map(tuple, PATHS) if z not in summed]
@@ -155,9 +156,9 @@ def test_draws_are_unbiased_by_enumeration(estimator):
 
 
 class Parts:
-  """A chain, and continuous parts before and after it, with fixed noise.
+  """A chain with continuous parts before and after it, whose noise is fixed.
 
-  The noise is found from the parts that the target is handed.
+  The noise is recovered from the parts that the target receives.
   """
 
   def __init__(self, kind):
@@ -187,7 +188,7 @@ class Parts:
     return score(z) - (y - tf.cast(z[..., 1], y.dtype) * x) ** 2 - 0.1 * x**2
 
   def explicit(self):
-    """The sum over all paths, given the noise."""
+    """Returns the sum over all paths, given the noise."""
     a, b, loc = self.variables
     z = tf.constant(self.noise['z'])
     np.testing.assert_equal(np.sort(z, axis=0), np.sort(PATHS, axis=0))
@@ -231,7 +232,8 @@ def test_every_estimator_takes_a_path_and_continuous_parts(estimator):
 
 
 def test_entropy_of_a_chain_is_exact():
-  # At q = p only the entropy of the path is left of the loss of a constant.
+  # At q = p, the loss of a constant target consists only of the entropy of the
+  # path.
   q = of_chain(A, B)
   loss = loss_of(lambda z: tf.zeros(z.shape[:1], tf.float64), q,
                  exact_entropy=True)  # fmt: skip
@@ -263,7 +265,7 @@ def emission(t, z, x=0.0):
 
 
 def sums_along(x=0.0, factor=1.0):
-  """The same terms, summed along every path."""
+  """Returns the same terms, summed along every path."""
   total = tf.gather(INITIAL, PATHS[:, 0]) + x
   for t in range(T):
     total += tf.gather(EMISSION[t], PATHS[:, t]) * factor
@@ -467,7 +469,8 @@ def test_several_draws_have_the_mean_of_the_gradients(jit_compile, monkeypatch):
   def with_gradients():
     # Eager mode, graphs and XLA draw gammas in different ways.
     compiled = tf.function(loss, autograph=False, jit_compile=jit_compile)
-    with tf.GradientTape() as tape:  # outside of the compiled function
+    # The tape is outside of the compiled function.
+    with tf.GradientTape() as tape:
       value = compiled()
     return [value, *tape.gradient(value, variables)]
 
@@ -544,7 +547,8 @@ def test_terms_of_impossible_transitions_count_as_zero():
     loss, np.sum(np.exp(log_q) * (log_q - log_p)), atol=1e-10
   )
   assert np.all(np.isfinite(tape.gradient(loss, logits)))
-  # A surrogate that allows what the target forbids has an infinite loss.
+  # If a surrogate allows something that the target forbids, the loss is
+  # infinite.
   assert np.isposinf(loss_of(terms(transition=never), of_chain(A, B)))
 
 
@@ -559,7 +563,7 @@ def test_one_step_is_a_single_variable():
 
 
 def test_eager_graph_and_xla_agree():
-  # Batch sizes are unknown in a graph; 0 is one of them.
+  # Batch sizes are unknown in a graph; one of them is 0.
   def value_and_gradients(a, b):
     with tf.GradientTape() as tape:
       tape.watch([a, b])
@@ -653,7 +657,7 @@ def test_the_graph_hardly_grows_with_the_number_of_steps():
       len(f.node_def) for f in functions
     )
 
-  # One node per step would be 1950 more.
+  # One node per step would add 1950 nodes.
   assert size(2000) < size(50) + 20
 
 
@@ -693,7 +697,7 @@ def test_a_fit_of_terms_reaches_the_posterior():
 
 
 def model_with_chain(kind):
-  """A prior of paths, and observations given the path and their level."""
+  """Returns a prior of paths, and observations given a path and its level."""
   logits = tf.constant(
     [[0.0, 1.0, -np.inf], [-np.inf, 0.0, -1.0], [-np.inf, -np.inf, 0.0]]
   )
@@ -725,7 +729,7 @@ def test_a_chain_is_built_for_a_prior_of_paths(kind):
   prior = CategoricalChain.from_markov_chain(model.model['path'])
   for actual, desired in zip(path.marginals(), prior.marginals()):
     np.testing.assert_allclose(actual, desired, atol=0.02)
-  # What the prior forbids has no probability, so the loss is finite.
+  # Paths that the prior forbids have probability 0, so the loss is finite.
   np.testing.assert_array_equal(
     np.isinf(path.transition_logits), np.isinf(prior.transition_logits)
   )
@@ -747,7 +751,7 @@ def test_a_chain_is_built_for_several_series_and_for_a_prior_alone():
   assert q.initial_logits.dtype == tf.float64
 
 
-# What the user is told.
+# Messages to the user.
 
 
 @pytest.mark.parametrize('name', ['initial', 'transition', 'emission', 'other'])

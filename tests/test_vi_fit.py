@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fitting surrogate posteriors: close to the best one, in every set-up."""
+"""Fits surrogate posteriors, close to the best one, in every set-up."""
 
 import warnings
 
@@ -30,13 +30,13 @@ def fit(target, q, num_steps, learning_rate=0.1, **kwargs):
 
 
 def divergence(log_q, log_p):
-  """`KL(q | p)`, where `p` need not be normalised."""
+  """Returns `KL(q | p)`, where `p` need not be normalized."""
   log_q, log_p = (tf.cast(x, tf.float64) for x in (log_q, log_p))
   log_p -= tf.reduce_logsumexp(log_p)
   return tf.reduce_sum(tf.exp(log_q) * (log_q - log_p)).numpy()
 
 
-# The divergence after the fit, against that of the best surrogate.
+# The divergence after the fit, compared with that of the best surrogate.
 
 
 def test_categorical_becomes_the_target():
@@ -48,7 +48,7 @@ def test_categorical_becomes_the_target():
 
 
 def test_product_of_bernoullis_is_as_good_as_coordinate_ascent():
-  # Three bits that attract each other; the best product by enumeration.
+  # The three bits attract each other; enumeration finds the best product.
   bits = np.array(np.meshgrid(*[[0, 1]] * 3, indexing='ij')).reshape([3, -1]).T
   pull = np.array([[0.0, 0.8, -0.5], [0.0, 0.0, 0.6], [0.0, 0.0, 0.0]])
   field = np.array([0.4, -0.7, 0.2])
@@ -111,11 +111,11 @@ def test_two_dependent_parts_become_the_target():
   assert divergence(log_q, log_p) < 1e-3
 
 
-# Where TFP's own does not fit at all.
+# Cases that TFP's own fit cannot handle.
 
 
 def test_reparameterization_has_no_gradient_on_discrete_parts():
-  # Of 100,000 draws the standard error is .0015; the gradient is about .3.
+  # With 100,000 draws, the standard error is .0015; the gradient is about .3.
   log_p = tf.math.log([0.1, 0.2, 0.7])
   logits = tf.Variable(tf.zeros([3]))
   gradients = []
@@ -124,7 +124,7 @@ def test_reparameterization_has_no_gradient_on_discrete_parts():
     (tfp_rb.vi, {}),
   ):
     with tf.GradientTape() as tape, warnings.catch_warnings():
-      warnings.simplefilter('ignore')  # TFP does say that it may be biased
+      warnings.simplefilter('ignore')  # TFP does warn that it may be biased
       loss = module.monte_carlo_variational_loss(
         lambda z: tf.gather(log_p, z),
         tfd.Categorical(logits=logits),
@@ -141,7 +141,7 @@ def test_reparameterization_has_no_gradient_on_discrete_parts():
 
 
 class PlainDescent:
-  """Anything with `apply_gradients` will do."""
+  """An optimizer needs nothing except `apply_gradients`."""
 
   def apply_gradients(self, grads_and_vars):
     updates = [v.assign_sub(0.5 * g) for g, v in grads_and_vars]
@@ -196,7 +196,7 @@ def test_trace_fn_and_convergence_criterion():
     ),
   )
   assert trace['loss'].shape == trace['is_done'].shape == [2000]
-  # It stopped early: the last value is repeated.
+  # The fit stopped early, so the last value is repeated.
   assert len(np.unique(trace['loss'])) < 1500
 
 
@@ -231,7 +231,7 @@ def test_only_given_variables_are_trained():
 
 @pytest.mark.slow
 def test_fifty_sites_under_xla():
-  # Sites that attract their neighbours, around a random field.
+  # The sites attract their neighbors, in a random field.
   field = tf.constant(RNG.normal(size=[50, 4]), tf.float32)
   sizes = []
 
@@ -244,8 +244,8 @@ def test_fifty_sites_under_xla():
   logits = tf.Variable(tf.zeros([50, 4]))
   q = tfd.Independent(tfd.Categorical(logits=logits), 1)
   losses = fit(target, q, 500, 0.03, jit_compile=True)
-  assert set(sizes) == {50 * (4 - 1) + 1}  # linear in the sites
-  # Coordinate ascent, from the same start.
+  assert set(sizes) == {50 * (4 - 1) + 1}  # the number is linear in the sites
+  # The reference is coordinate ascent from the same start.
   probs = np.full([50, 4], 0.25)
   for _ in range(50):
     for i in range(50):
@@ -258,7 +258,7 @@ def test_fifty_sites_under_xla():
     return np.sum(p * np.log(p)) - np.sum(p * field.numpy()) - neighbours
 
   fitted = tf.nn.softmax(logits).numpy().astype(np.float64)
-  assert loss_of(fitted) < loss_of(probs) + 0.2  # of about 80
+  assert loss_of(fitted) < loss_of(probs) + 0.2  # the loss is about 80
   assert losses[-1] < losses[0]
 
 

@@ -36,7 +36,8 @@ def flat(tensors):
   return tf.concat([tf.reshape(x, [-1]) for x in tensors], axis=0)
 
 
-# Three parts, each given the one before, in every kind of joint distribution.
+# The three parts each depend on the one before, in every kind of joint
+# distribution.
 
 
 def of_list(kind, a, b, c):
@@ -49,7 +50,8 @@ def of_list(kind, a, b, c):
 
 def of_dict(kind, a, b, c):
   return kind({
-    'z': lambda y: tfd.Bernoulli(logits=tf.gather(c, y)),  # not in order
+    # The parts are not listed in order.
+    'z': lambda y: tfd.Bernoulli(logits=tf.gather(c, y)),
     'x': tfd.Categorical(logits=a),
     'y': lambda x: tfd.Categorical(logits=tf.gather(b, x)),
   })  # fmt: skip
@@ -130,7 +132,7 @@ def parts_of(name='sequential'):
   [0, 2, 7, 24, *(pytest.param(k, marks=pytest.mark.slow) for k in (1, 3, 23))],
 )
 def test_partition_of_parts(k):
-  # The draws find a total variation distance of 1 % with probability .99.
+  # The draws detect a total variation distance of 1 % with probability .99.
   q, probs = parts_of(), np.exp(log_joint(A, B, C)).ravel()
   part = tfp_rb.partition(q, k)
   number = lambda v: np.asarray(v) @ [8, 2, 1]
@@ -177,7 +179,7 @@ def test_log_prob_of_parts_is_that_of_the_joint_distribution():
 @pytest.mark.parametrize(
   'kind',
   [
-    # A part of what the other one does.
+    # This checks a part of what the other case checks.
     pytest.param(tfd.JointDistributionNamed, marks=pytest.mark.slow),
     tfd.JointDistributionNamedAutoBatched,
   ],
@@ -209,7 +211,8 @@ def test_eager_and_xla_agree(kind):
 
 
 def test_mixed_dtypes_shapes_and_a_batch():
-  # Counts, a vector of bits and a class, two of each; some are dependent.
+  # The parts are counts, a vector of bits and a class, two of each; some are
+  # dependent.
   logits = tf.Variable(RNG.normal(size=[2, 3]))
   q = tfd.JointDistributionSequential([
     tfd.Independent(tfd.Bernoulli(logits=logits), 1),
@@ -232,7 +235,7 @@ def test_mixed_dtypes_shapes_and_a_batch():
   assert [x.dtype for x in seen] == [tf.int32, tf.float64, tf.int32]
   assert [x.shape for x in seen] == [(48, 2, 3), (48, 2), (48, 2)]
   assert loss.shape == [2]
-  # Summed by hand, bit by bit.
+  # The reference sums by hand, bit by bit.
   bits = np.array(np.meshgrid(*[[0, 1]] * 3, indexing='ij')).reshape([3, -1]).T
   expected = []
   for row in logits.numpy():
@@ -251,11 +254,12 @@ def test_mixed_dtypes_shapes_and_a_batch():
   assert np.all(np.isfinite(tape.gradient(loss, logits)))
 
 
-# Mixed: point masses stand for continuous parts, so that all is exact.
+# Mixed parts: point masses replace continuous parts, so that everything is
+# exact.
 
 
 def smooth_score(c, d):
-  """Depends on both parts; `d` has three values."""
+  """Returns a score that depends on both parts; `d` has three values."""
   d = tf.cast(d, c.dtype)
   return tf.sin(c * (1.0 + d)) - 0.3 * d * c**2
 
@@ -360,7 +364,7 @@ def test_continuous_before_and_after():
     )
 
 
-# Mixed, with noise: the draws are taken from the call of the target.
+# Mixed parts with noise: the draws are recorded in the call of the target.
 
 
 @pytest.mark.parametrize('discrepancy', ['kl_reverse', 'kl_forward'])
@@ -408,7 +412,7 @@ def test_log_density_of_continuous_parts(order, discrepancy):
     log_ratio = smooth_score(c, d) - log_q_d - of_c.log_prob(c)
     expected = tf.reduce_sum(tf.exp(log_q_d) * discrepancy_fn(log_ratio))
   assert seen['c'].shape == [3]
-  # Drawn once where that is possible, else for each atom.
+  # The part is drawn once if possible, otherwise for each atom.
   assert (len(set(seen['c'].numpy())) == 1) == is_first
   np.testing.assert_allclose(actual, expected, atol=1e-12)
   for variable in (loc, scale, logits):
@@ -420,7 +424,7 @@ def test_log_density_of_continuous_parts(order, discrepancy):
 
 
 def test_stopped_surrogate_sticks_the_landing():
-  # At q = p the path derivative is 0, whatever is drawn.
+  # At q = p the path derivative is 0 for all draws.
   loc, logits = tf.Variable(0.4, dtype=tf.float64), tf.Variable(A)
 
   def build(loc, logits):
@@ -457,7 +461,7 @@ def test_independent_parts_may_stand_in_any_order():
     return tf.zeros(parts[0].shape)
 
   loss_of(target, tfd.JointDistributionSequential([bit, normal, bit, normal]))
-  # Drawn once, for all atoms.
+  # The part is drawn once for all atoms.
   assert len(set(seen[1].numpy())) == len(set(seen[3].numpy())) == 1
 
 
@@ -523,7 +527,7 @@ def test_exact_entropy_names_the_part_that_has_none():
 
 @pytest.mark.slow
 def test_parts_may_be_drawn_in_strata():
-  # By 2,000 draws: 5.5 standard errors.
+  # The test compares means of 2,000 draws within 5.5 standard errors.
   estimator = tfp_rb.rao_blackwellize(
     tfp_rb.REINFORCE(baseline=2.0, num_samples=3),
     num_summed=2,
@@ -549,7 +553,7 @@ def test_parts_may_be_drawn_in_strata():
   [
     (0, 2, baselines.LeaveOneOut(), 'kl_reverse'),
     (1, 2, None, 'kl_forward'),
-    pytest.param(  # draws all that is left
+    pytest.param(  # this case draws everything that is left
       20, 4, baselines.LeaveOneOut(), 'kl_reverse', marks=pytest.mark.slow
     ),
   ],
@@ -669,7 +673,8 @@ def test_sites_of_an_auto_batched_joint_distribution():
 
 
 def test_a_continuous_part_for_a_whole_batch_of_sites():
-  # One term for each site: as many atoms as for one site.
+  # The target has one term for each site, so there are as many atoms as for one
+  # site.
   seen = []
   loc = tf.Variable(0.3)
 
@@ -699,7 +704,7 @@ def test_exact_entropy_of_parts():
     )
     entropies = [tf.cast(x.entropy(), tf.float64) for x in q.model]
     entropy = tf.add_n(entropies)
-  np.testing.assert_allclose(loss, -entropy, atol=1e-6)  # a part is float32
+  np.testing.assert_allclose(loss, -entropy, atol=1e-6)  # one part is float32
   np.testing.assert_allclose(
     tape.gradient(loss, logits), -tape.gradient(entropy, logits), atol=1e-12
   )
@@ -740,8 +745,9 @@ def additive(label, bits, c):
 
 @pytest.mark.parametrize('name', ['kl_reverse', 'kl_forward'])
 def test_independent_parts_go_one_by_one_if_one_has_sites(name):
-  # What is a sum over parts is exact once all symbols of each are summed, but
-  # for its gradient by what all parts share, which is taken at one joint draw.
+  # A sum over parts is exact once all symbols of each part are summed. The
+  # exception is its gradient w.r.t. variables that all parts share, which is
+  # evaluated at one joint draw.
   logits, bits, c = (tf.Variable(x) for x in (A, B[0, :2], np.array(0.7)))
   seen = []
 
@@ -761,12 +767,14 @@ def test_independent_parts_go_one_by_one_if_one_has_sites(name):
       seed=SEED,
     )
   gradients = tape.gradient(actual, [logits, bits, c])
-  # The joint value, two other labels, and the other symbol of each bit.
+  # The atoms are the joint value, two other labels, and the other symbol of
+  # each bit.
   assert seen == [1 + 2 + 2]
   assert all(np.all(np.isfinite(g)) for g in gradients)
   if name == 'kl_forward':
     return
-  # The bits: exact, since all of their symbols were summed.
+  # The gradient w.r.t. the bits is exact, since all of their symbols were
+  # summed.
   with tf.GradientTape() as tape:
     p = tf.sigmoid(bits)
     entropy = tf.reduce_sum(tfd.Bernoulli(logits=bits).entropy())
@@ -777,8 +785,8 @@ def test_independent_parts_go_one_by_one_if_one_has_sites(name):
 
 
 def test_parts_that_go_one_by_one_are_unbiased():
-  # By draws: what differs by 5.5 standard errors, of 2,000 draws, fails; of the
-  # 6 numbers one does by chance with probability 1e-6.
+  # The test compares means of 2,000 draws. A difference of 5.5 standard errors
+  # fails; by chance, one of the 6 numbers does so with probability 1e-6.
   logits, bits, c = (tf.constant(x) for x in (A, B[0, :2], np.array(0.7)))
   interacting = lambda label, bits, c: additive(label, bits, c) ** 2
 
@@ -807,7 +815,7 @@ def test_parts_that_go_one_by_one_are_unbiased():
   np.testing.assert_array_less(
     np.abs(np.mean(draws, axis=0) - exact), 5.5 * error + 1e-12
   )
-  # It finds what matters: the errors are small.
+  # The errors are small, so the test can detect a relevant bias.
   assert np.max(error[1:]) < 0.03 * np.max(np.abs(exact[1:]))
 
 

@@ -42,7 +42,7 @@ def loss_of(target, q, **kwargs):
 
 
 def table(scores):
-  """A target with a log-density for each row and class: `[m, rows]`."""
+  """Returns a target with a log-density for each row and class: `[m, rows]`."""
 
   def target(z):
     scores_ = tf.broadcast_to(scores, [z.shape[0], *scores.shape])
@@ -56,7 +56,7 @@ def written_out(discrepancy_fn, logits, scores):
   return tf.reduce_sum(tf.exp(log_q) * discrepancy_fn(scores - log_q), axis=-1)
 
 
-# Against the sum over all values.
+# Comparison with the sum over all values.
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_value_and_gradients_are_those_of_the_sum(name):
 
 
 def scripted(loss_fn, estimator, variables, probs):
-  """Expected value and gradients: all outcomes of the draws, one by one."""
+  """Returns expected value and gradients over all outcomes, one by one."""
   slots = []
 
   def count(part, num_draws):
@@ -155,7 +155,7 @@ BASELINES = [
   [
     *(('kl_reverse', *row) for row in BASELINES),
     *(('kl_forward', *row) for row in BASELINES),
-    # The sum of the two: two rows are enough.
+    # This is the sum of the other two, so two rows are enough.
     ('jeffreys', None, 0, 1),
     ('jeffreys', baselines.LeaveOneOut(), 1, 1),
     *(
@@ -192,7 +192,7 @@ def test_unbiased(name, baseline, num_summed, num_samples):
     np.testing.assert_allclose(a, e, atol=1e-10)
 
 
-# No variance at `q = p`.
+# The variance is 0 at `q = p`.
 
 
 def one_hot_target(log_p):
@@ -254,8 +254,8 @@ def test_no_gradient_at_the_target_for_estimators_that_differentiate(estimator):
 
 
 def test_rebar_sees_how_log_q_varies_with_relaxed_atoms():
-  # By draws: a bias of 3 % of the gradient is found with probability .99, and
-  # the test fails by chance with probability 1e-6.
+  # The test uses draws. It finds a bias of 3 % of the gradient with probability
+  # .99, and fails by chance with probability 1e-6.
   num_copies = 150_000
   logits = tf.Variable(np.tile(LOGITS[:1], [num_copies, 1]))
   log_p = tf.constant(TARGET[0])
@@ -274,7 +274,7 @@ def test_rebar_sees_how_log_q_varies_with_relaxed_atoms():
     value = written_out(tfp.vi.kl_reverse, one, log_p)
   exact = tape.gradient(value, one).numpy()
   error = np.std(gradients, axis=0) / np.sqrt(num_copies)
-  threshold = 5.1  # of a normal law, for three numbers
+  threshold = 5.1  # a quantile of the normal law, for three numbers
   assert np.max((threshold + 2.4) * error) < 0.03 * np.max(np.abs(exact))
   assert np.all(np.abs(np.mean(gradients, axis=0) - exact) < threshold * error)
 
@@ -302,7 +302,7 @@ def test_exact_entropy_gives_the_same_loss(exact):
 
 
 def test_exact_entropy_is_not_estimated():
-  # With a target that is constant only the entropy is left.
+  # With a constant target, only the entropy is left.
   q = tfd.Categorical(logits=LOGITS)
   loss = loss_of(
     lambda z: tf.zeros(z.shape, tf.float64), q, exact_entropy=True, seed=SEED
@@ -362,12 +362,13 @@ def test_a_product_goes_site_by_site_unless_told_otherwise():
 
   q = tfd.Independent(tfd.Categorical(logits=tf.zeros([7, 10])), 1)
   loss_of(target, q, seed=SEED)
-  assert sizes == [7 * (10 - 1) + 1]  # all symbols of each site
+  assert sizes == [7 * (10 - 1) + 1]  # all symbols of each site are summed
   sizes.clear()
   many = tfd.Independent(tfd.Categorical(logits=tf.zeros([7, 20])), 1)
   loss_of(target, many, seed=SEED)
-  assert sizes == [7 * (8 + 2 - 1) + 1]  # of too many the best
-  # Where there is one term for each site, sites are the batch.
+  # If a site has too many symbols, only the best are summed.
+  assert sizes == [7 * (8 + 2 - 1) + 1]
+  # If the target has one term for each site, the sites are the batch.
   sizes.clear()
   target_of_sites = lambda z: (sizes.append(z.shape[0]), tf.zeros(z.shape))[1]
   loss_of(target_of_sites, q.distribution, seed=SEED)
@@ -437,7 +438,7 @@ def test_where_an_excluded_value_costs_little_there_is_no_nan(name):
   np.testing.assert_allclose(*results, atol=1e-10)
 
 
-# A continuous surrogate is TFP's business.
+# TFP handles a continuous surrogate.
 
 
 @pytest.mark.parametrize('sample_size', [None, 4])

@@ -25,7 +25,7 @@ def innermost(q):
 
 
 def check_draws(q, p):
-  """Checks that draws of `q` look as those of `p`, and all variables train."""
+  """Checks that `q` has draws like those of `p`, and all variables train."""
   assert (q.batch_shape, q.event_shape) == (p.batch_shape, p.event_shape)
   assert q.dtype == p.dtype
   with tf.GradientTape() as tape:
@@ -63,7 +63,7 @@ FINITE = [
 ]
 
 
-# The joint models below are of float32.
+# The joint models below use float32.
 @pytest.mark.parametrize('make, kind', FINITE)
 def test_finite_part_starts_at_its_prior(make, kind):
   p = make(lambda x: tf.constant(x, tf.float64))
@@ -106,7 +106,7 @@ def test_count_starts_at_the_moments_of_its_prior(make):
   assert np.min(q.sample(99, seed=SEED)) == start
   np.testing.assert_allclose(q.mean(), p.mean(), rtol=0.05)
   variance = np.maximum(p.variance(), 1.1 * (p.mean() - start))
-  if not isinstance(p, tfd.Zipf):  # bounded there
+  if not isinstance(p, tfd.Zipf):  # its variance is bounded
     np.testing.assert_allclose(q.variance(), variance, rtol=0.08)
 
 
@@ -180,7 +180,7 @@ def test_wrappers_are_mirrored(base):
   ]:
     q = build(p, seed=SEED)
     assert (q.batch_shape, q.event_shape) == (p.batch_shape, p.event_shape)
-    if not isinstance(innermost(q), tfd.Binomial):  # slow to draw
+    if not isinstance(innermost(q), tfd.Binomial):  # a Binomial is slow to draw
       check_draws(q, p)
     np.testing.assert_allclose(q.mean(), p.mean(), rtol=0.05, atol=0.02)
     find_partition(q, 2)
@@ -315,7 +315,7 @@ def test_dependent_part_starts_at_its_marginal():
   q = build(model, seed=SEED).model
   assert 0.25 < q['z'].mean() < 0.75
   assert 6.0 < q['n'].mean() < 14.0
-  assert q['n'].variance() > 25.0  # of both laws together
+  assert q['n'].variance() > 25.0  # the variance of both laws together
 
 
 def test_continuous_bijector_is_of_a_prior_draw():

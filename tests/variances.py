@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Variances of all outcomes of the draws, on six problems of four values.
+"""Variances over all outcomes of the draws, on six problems of four values.
 
-Rows of a batch are separate problems. The variance is the total one, the trace
-of the covariance of the gradient with respect to the logits.
+Rows of a batch are separate problems. The variance is the total one: the trace
+of the covariance of the gradient w.r.t. the logits.
 """
 
 import functools
@@ -20,8 +20,8 @@ tfd = tfp.distributions
 RTOL = 1e-9
 ATOL = 1e-12
 
-# Flat, moderate and concentrated, with f random, low at the best value, with
-# an outlier in the rest, and with an offset.
+# The distributions are flat, moderate or concentrated. The costs f are random,
+# are low at the best value, have an outlier in the rest, or have an offset.
 LOGITS = np.array([
   [0.1, -0.1, 0.0, 0.05],
   [0.3, 1.1, -0.5, 0.0],
@@ -46,7 +46,7 @@ PENALTY = 0.1
 
 
 def make_problem(costs):
-  """`f` depends on the logits as well, `[T] + [rows, K]`."""
+  """Returns an `f` that also depends on the logits, `[T] + [rows, K]`."""
 
   def problem(logits):
     penalty = PENALTY * tf.reduce_sum(logits**2, axis=-1)
@@ -54,7 +54,7 @@ def make_problem(costs):
 
     def f(z):
       order = [*range(1, z.shape.rank), 0]
-      index = tf.transpose(z, order)  # the atoms last
+      index = tf.transpose(z, order)  # this moves the atoms to the last axis
       cost = tf.gather(table, index, batch_dims=index.shape.rank - 1)
       cost = tf.transpose(cost, [z.shape.rank - 1, *range(z.shape.rank - 1)])
       return cost + penalty * (1.0 + 0.3 * cost)
@@ -84,13 +84,13 @@ def enumerate_all(estimator, logits=LOGITS, costs=COSTS, most_outcomes=7000):
   )
   assert outcomes is not None, 'too many outcomes to enumerate'
   chances = outcomes.probabilities[..., np.newaxis]  # [T, rows, 1]
-  # What cannot occur has chance 0 and gradient 0.
+  # Impossible outcomes have chance 0 and gradient 0.
   gradients = outcomes.weighted_gradients[0] / np.where(chances, chances, 1.0)
   return outcomes.probabilities, gradients
 
 
 def total_variance(chances, gradients):
-  """Variance of each row, from `[T, rows]` and `[T, rows, K]`."""
+  """Returns the variance of each row, from `[T, rows]` and `[T, rows, K]`."""
   chances = chances[..., np.newaxis]
   mean = np.sum(chances * gradients, axis=0)
   return np.sum(chances * (gradients - mean) ** 2, axis=(0, 2))
@@ -107,7 +107,7 @@ def summed(baseline, num_summed, num_samples=1):
   )
 
 
-# What several tests compare with, enumerated once.
+# Values that several tests compare with, enumerated once.
 
 
 @functools.cache

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts a program in several processes that train together on loopback."""
+"""Starts a program in several processes that train together over loopback."""
 
 import contextlib
 import json
@@ -26,7 +26,7 @@ def _free_ports(number):
 
 @contextlib.contextmanager
 def started(*args, number=2, program=TESTS / 'distributed_worker.py', **env):
-  """Starts the workers, and ends those that are left.
+  """Starts the workers, and kills those that are still running at the end.
 
   Args:
     *args: Command line of every worker.
@@ -63,12 +63,12 @@ def started(*args, number=2, program=TESTS / 'distributed_worker.py', **env):
   finally:
     for process in processes:
       if process.poll() is None:
-        process.send_signal(signal.SIGKILL)  # by its id, and no other
+        process.send_signal(signal.SIGKILL)  # only this process, by its id
       process.communicate()
 
 
 def run(*args, timeout=300, **settings):
-  """Returns what each worker prints; fails if one of them fails."""
+  """Returns the output of each worker; fails if one of them fails."""
   with started(*args, **settings) as processes:
     printed = [p.communicate(timeout=timeout)[0] for p in processes]
   for process, text in zip(processes, printed, strict=True):

@@ -23,9 +23,9 @@ tfd = tfp.distributions
 
 
 class BaselineRow(NamedTuple):
-  """A baseline, and how often it evaluates `f` on top of the `m` atoms.
+  """A baseline, and how often it evaluates `f` in addition to the `m` atoms.
 
-  `needs_second` says that a single draw without summed atoms is refused.
+  `needs_second` says that a single draw without summed atoms is not supported.
   """
 
   make: Callable  # () -> `baseline` of `REINFORCE`
@@ -53,10 +53,10 @@ BASELINES = {
 
 
 class EstimatorRow(NamedTuple):
-  """An estimator of `k` summed atoms and `M` draws, where it has them.
+  """An estimator with `k` summed atoms and `M` draws, if it supports them.
 
-  `num_evaluations` is the promised number of atoms in the one call of `f` for
-  a support of `K` values (`math.inf` where it is infinite).
+  `num_evaluations` is the promised number of atoms in the single call of `f`,
+  for a support of `K` values (`math.inf` if the support is infinite).
   """
 
   make: Callable  # (k, M) -> estimator
@@ -120,7 +120,7 @@ def _without_replacement(name):
   return EstimatorRow(make, _drawn)
 
 
-# For every distribution.
+# These estimators support every distribution.
 ESTIMATORS = {
   'Exact': EstimatorRow(lambda k, M: tfp_rb.Exact(), lambda K, k, M: K),
   'NVIL': EstimatorRow(lambda k, M: _nvil(M), lambda K, k, M: M),
@@ -137,12 +137,12 @@ ESTIMATORS = {
 
 
 class DifferentiatingRow(NamedTuple):
-  """An estimator that differentiates `f` by its atoms.
+  """An estimator that differentiates `f` w.r.t. its atoms.
 
-  `make` takes further settings, which replace those of the row.
+  `make` accepts further settings, which replace those of the row.
   `num_evaluations` lists the promised numbers of atoms, one for each call of
   `f`, for `k` summed atoms and `M` draws of a single site or of a product.
-  `has_noise` says that it has noise beside the atoms.
+  `has_noise` says that the estimator has noise in addition to the atoms.
   """
 
   make: Callable  # (M, distribution, **settings) -> estimator that only draws
@@ -153,7 +153,7 @@ class DifferentiatingRow(NamedTuple):
 
 
 def control_variate_of(distribution):
-  """A function of relaxed atoms that is far from constant."""
+  """Returns a function of relaxed atoms that is far from constant."""
   event_shape = distribution.event_shape
 
   def control_variate(x):
@@ -181,7 +181,7 @@ def _relax(M, q, **settings):
   return tfp_rb.RELAX(**(defaults | settings), num_samples=M)
 
 
-# For sites of one-hot vectors and of Bernoulli variables.
+# These estimators support sites of one-hot vectors and of Bernoulli variables.
 DIFFERENTIATING = {
   'MuProp': DifferentiatingRow(
     _estimator_of(tfp_rb.MuProp),
@@ -221,12 +221,12 @@ DIFFERENTIATING = {
   ),
 }
 
-# Those that relax the distribution of the rest alone where atoms are summed.
+# These estimators relax only the distribution of the rest if atoms are summed.
 RESTRICTABLE = [name for name, row in DIFFERENTIATING.items() if row.has_noise]
 
 
 class JointRow(NamedTuple):
-  """An estimator that draws joint values itself, and nothing else is summed.
+  """An estimator that draws joint values itself and sums nothing else.
 
   `make` takes the number of evaluations of `f`, which is even. `kinds` lists
   the relaxable distributions that it supports.
@@ -248,13 +248,13 @@ VECTORS = (
   'OneHotCategorical-probs',
   'Independent-OneHotCategorical',
 )
-# Those whose atoms have a relaxation.
+# Distributions whose atoms have a relaxation.
 RELAXABLE = (*VECTORS, *BITS)
 
 
 def _stein(num_evaluations):
   estimator = tfp_rb.Stein(num_samples=num_evaluations)
-  # It starts at 0, where the network has no effect.
+  # The scale starts at 0, where the network has no effect.
   estimator.baseline_scale.assign(0.8)
   estimator.score_scale.assign(-0.6)
   return estimator
@@ -273,11 +273,11 @@ JOINT = {
 
 
 class DistributionRow(NamedTuple):
-  """A distribution made from one parameter.
+  """A distribution that is made from one parameter.
 
-  `support` lists the values, of the largest row of a batch; of a countable one
-  those that have any mass to speak of, or `None`. `is_enumerated` marks the
-  families that also work in half precision.
+  `support` lists the values of the largest row of a batch. For a countable
+  support, it lists the values with noticeable mass, or is `None`.
+  `is_enumerated` marks the families that also work in half precision.
   """
 
   parameter: Callable  # (dtype, batch_shape) -> Tensor
@@ -288,7 +288,7 @@ class DistributionRow(NamedTuple):
 
   @property
   def num_values(self):
-    """The size of the support, `math.inf` for a countable one."""
+    """Returns the size of the support, `math.inf` if it is countable."""
     return math.inf if self.is_countable else len(self.support)
 
   def make(self, dtype=tf.float32, batch_shape=()):
@@ -296,7 +296,10 @@ class DistributionRow(NamedTuple):
 
 
 def _numbers(*event, low=-1.0, high=1.0):
-  """Parameters of shape `batch_shape + event` without ties in `[low, high]`."""
+  """Returns parameters without ties in `[low, high]`.
+
+  Their shape is `batch_shape + event`.
+  """
 
   def parameter(dtype, batch_shape):
     shape = [*batch_shape, *event]
@@ -308,7 +311,10 @@ def _numbers(*event, low=-1.0, high=1.0):
 
 
 def _probs(*event):
-  """As `_numbers`, positive and of sum 1 along the last axis."""
+  """Works like `_numbers`, with positive results that sum to 1.
+
+  The sum is along the last axis.
+  """
 
   def parameter(dtype, batch_shape):
     x = _numbers(*event, low=0.2)(tf.float64, batch_shape)
@@ -360,7 +366,7 @@ def _broadcast(logits, batch_shape):
 
 def _shifted(logits, batch_shape):
   del batch_shape
-  # The count family that XLA compiles fastest.
+  # XLA compiles this count family fastest.
   return tfb.Shift(tf.cast(2.0, logits.dtype))(tfd.Geometric(logits=logits))
 
 
@@ -370,13 +376,13 @@ def _independent(logits, batch_shape):
 
 
 def _nested(logits, batch_shape):
-  """Pairs of shifted counts, drawn twice."""
+  """Returns pairs of shifted counts, drawn twice."""
   pairs = tfd.Independent(_shifted(logits, batch_shape), 1)
   return tfd.Sample(pairs, 2)
 
 
 def _nested_finite(logits, batch_shape):
-  """Two sites with one one-hot value of two classes, drawn twice, each."""
+  """Returns two sites that each draw one one-hot value of two classes twice."""
   rows = math.prod(batch_shape)
   flat = tf.reshape(logits, [rows, *logits.shape[len(batch_shape) :]])
   sites = tfd.Sample(tfd.OneHotCategorical(logits=flat), 2)
@@ -384,7 +390,7 @@ def _nested_finite(logits, batch_shape):
 
 
 def chain_of(x, batch_shape=None):
-  """A chain over two states and three steps from ten numbers."""
+  """Builds a chain over two states and three steps from ten numbers."""
   del batch_shape
   shape = tf.concat([tf.shape(x)[:-1], [2, 2, 2]], axis=0)
   transitions = tf.reshape(x[..., 2:], shape)
@@ -393,7 +399,7 @@ def chain_of(x, batch_shape=None):
 
 
 def markov_chain_of(x, batch_shape=None):
-  """A Markov chain over two states and three steps from four numbers."""
+  """Builds a Markov chain over two states and three steps from four numbers."""
   del batch_shape
 
   def transition_fn(t, z):
@@ -417,7 +423,10 @@ def _one_hot(size):
 
 
 def _arrays_of(site, *shape):
-  """All arrays of `shape` (and the site's own) whose entries are of `site`."""
+  """Returns all arrays of `shape` whose entries are values of `site`.
+
+  If the site has its own shape, it follows `shape`.
+  """
   values = itertools.product(site, repeat=math.prod(shape))
   return [np.reshape(z, [*shape, *np.shape(site[0])]) for z in values]
 
@@ -512,14 +521,16 @@ SAMPLERS = {
 
 
 class Family(NamedTuple):
-  """A batch of distributions, twice.
+  """A batch of distributions in two forms.
+
+  One form is a `tfd` distribution, the other one consists of tables.
 
   Attributes:
     parameters: List of arrays.
-    distribution: Callable, `Tensor`s with any dimensions in front to a `tfd`
-      distribution.
-    tables: Callable, arrays to a list of tables, one for each batch member.
-    num_values: Python `int` `K`, values of the largest row.
+    distribution: Callable that maps `Tensor`s, with any leading dimensions, to
+      a `tfd` distribution.
+    tables: Callable that maps arrays to a list of tables, one per batch member.
+    num_values: Python `int` `K`, the number of values of the largest row.
   """
 
   parameters: list
@@ -534,17 +545,17 @@ def _array(*rows):
 
 _LOGITS = _array([0.3, 1.1, -0.5, 0.0], [2.5, -1.0, 0.2, 0.9])
 _OUTCOMES = _array(-1.0, 0.5, 2.0, 3.0)
-_COUNTS = _array(2.0, 1.0)  # rows whose supports differ
+_COUNTS = _array(2.0, 1.0)  # the supports of the rows differ
 _U_SHAPED = _array(3.0, 1.0)
 
 
 def _of_rows(table):
-  """Tables of a family whose rows are those of its parameters."""
+  """Returns tables of a family whose rows are those of its parameters."""
   return lambda *parameters: [table(*row) for row in zip(*parameters)]
 
 
 def _sites_of(table):
-  """A table of the product of independent sites, one for each parameter."""
+  """Returns a table of a product of independent sites, one per parameter."""
   return lambda row: reference.product([table(p) for p in row])
 
 
@@ -602,7 +613,7 @@ FAMILIES = {
     4,
   ),
   'BetaBinomial': Family(
-    # U-shaped in the first row.
+    # The first row is U-shaped.
     [_array(0.4, 2.0), _array(0.3, 1.2)],
     lambda a, b: tfd.BetaBinomial(tf.constant(_U_SHAPED), a, b),
     lambda a, b: _of_rows(reference.beta_binomial)(_U_SHAPED, a, b),
@@ -621,7 +632,8 @@ FAMILIES = {
     3,
   ),
   'Shift_of_Binomial': Family(
-    # The shift is a parameter too, and has a batch that the base lacks.
+    # The shift is a parameter too, and has a batch dimension that the base
+    # lacks.
     [_array(0.4), _array(1.5, -0.5)],
     lambda logits, shift: tfb.Shift(shift)(
       tfd.Binomial(tf.constant(2.0, tf.float64), logits=logits)
@@ -677,7 +689,7 @@ FAMILIES = {
     9,
   ),
   'Independent_Binomial': Family(
-    # Sites whose supports differ: 6 of the 9 pairs are possible.
+    # The supports of the sites differ: 6 of the 9 pairs are possible.
     [_array([0.4, -0.9], [-1.5, 0.1])],
     lambda logits: tfd.Independent(
       tfd.Binomial(tf.constant(_COUNTS), logits=logits), 1
@@ -719,7 +731,7 @@ FAMILIES = {
 
 
 def cost(distribution, dtype):
-  """A function of the atoms, not symmetric in them, of moderate size."""
+  """Returns a function of the atoms: not symmetric, and of moderate size."""
   event_shape = distribution.event_shape
 
   def f(z):
