@@ -475,7 +475,8 @@ def test_a_markov_chain_is_partitioned_as_the_chain_is(dtype):
   def transition_fn(t, z):
     # The index consists of row, step and previous state; the leading axes of
     # `z` are the steps.
-    t = tf.reshape(t, [-1] + [1] * (z.shape.rank - 1))
+    # With NumPy 1, TFP passes the steps as int64.
+    t = tf.cast(tf.reshape(t, [-1] + [1] * (z.shape.rank - 1)), tf.int32)
     t, z = tf.broadcast_to(t, z.shape), tf.cast(z, tf.int32)
     rows = tf.broadcast_to(tf.range(2), z.shape)
     logits = tf.gather_nd(transitions, tf.stack([rows, t, z], axis=-1))

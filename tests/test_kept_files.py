@@ -96,7 +96,7 @@ def test_a_kill_during_a_write_leaves_a_file_that_matches(
 HOLD = f"""
 import pathlib
 import sys
-sys.path.append({str(scripts.ROOT)!r})
+sys.path.insert(0, {str(scripts.ROOT)!r})
 from examples.shared import kept_files
 """
 
@@ -172,7 +172,7 @@ def test_weights_that_do_not_fit_leave_the_ones_before():
   # and crashes when another file is closed.
   code = f"""
 import sys
-sys.path.append({str(scripts.ROOT)!r})
+sys.path.insert(0, {str(scripts.ROOT)!r})
 import pathlib
 import tempfile
 import full_disk
