@@ -464,7 +464,7 @@ def test_several_draws_have_the_mean_of_the_gradients(jit_compile, monkeypatch):
     a, b, concentration = variables
     rows = tfd.Independent(tfd.Dirichlet(concentration), 1)
     q = tfd.JointDistributionNamed({'p': rows, 'path': CategoricalChain(a, b)})
-    return loss_of(target, q, seed=SEED, sample_size=3)
+    return loss_of(target, q, seed=SEED, sample_size=2)
 
   def with_gradients():
     # Eager mode, graphs and XLA draw gammas in different ways.
