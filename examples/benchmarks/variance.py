@@ -370,6 +370,39 @@ def summary(rows):
   return '\n'.join(lines)
 
 
+def is_needed(name, k, m):
+  """Returns whether a case makes sense and takes at most 6 evaluations."""
+  _, evaluations, sampler = ESTIMATORS[name]
+  is_alone = name.startswith('leave-one-out') and k + m < 2
+  is_same = m == 1 and sampler is not IID
+  is_whole = 'restricted' in name and k == 0
+  return not (is_alone or is_same or is_whole) and evaluations(k, m) <= 6
+
+
+def row_of(problem, made, name, k, m, num_draws, num_steps):
+  """Trains an estimator, measures it, and returns a row of the table."""
+  make, evaluations, sampler = ESTIMATORS[name]
+  keras.utils.clear_session()
+  keras.utils.set_random_seed(_SEED.value)
+  estimator = tfp_rb.rao_blackwellize(make(m), num_summed=k, sampler=sampler)
+  logits, f, exact = made
+  train(estimator, logits, f, num_steps)
+  variance, bias = measure(estimator, logits, f, exact, num_draws, _SEED.value)
+  return {
+    'problem': problem,
+    'estimator': name,
+    'k': k,
+    'M': m,
+    'evaluations': evaluations(k, m),
+    'variance': variance,
+    'variance_times_calls': variance * evaluations(k, m),
+    'bias': bias if name.startswith(BIASED) else '',
+    'draws': num_draws,
+    'steps': num_steps,
+    'seed': _SEED.value,
+  }
+
+
 def main(_):
   tf.get_logger().setLevel('ERROR')  # TensorFlow would warn of many graphs.
   num_draws, num_steps = _DRAWS.value, _STEPS.value
@@ -387,43 +420,18 @@ def main(_):
     == (num_draws, num_steps, _SEED.value)
   ]
   done = {(r['problem'], r['estimator'], r['k'], r['M']) for r in rows}
-  work = [(p, n, s) for p in problems for n in names for s in splits]
-  problem, made = None, None
-  for name_of_problem, name, (k, m) in tqdm.tqdm(work, disable=None):
-    make, evaluations, sampler = ESTIMATORS[name]
-    is_alone = name.startswith('leave-one-out') and k + m < 2
-    is_same = m == 1 and sampler is not IID
-    if is_alone or is_same or ('restricted' in name and k == 0):
-      continue
-    is_done = (name_of_problem, name, k, m) in done
-    if is_done or evaluations(k, m) > 6:
-      continue
-    if problem != name_of_problem:
-      problem = name_of_problem
-      made = make_problem(problem, _SEED.value)
-    keras.utils.clear_session()
-    keras.utils.set_random_seed(_SEED.value)
-    estimator = tfp_rb.rao_blackwellize(make(m), num_summed=k, sampler=sampler)
-    logits, f, exact = made
-    train(estimator, logits, f, num_steps)
-    variance, bias = measure(
-      estimator, logits, f, exact, num_draws, _SEED.value
-    )
-    rows.append(
-      {
-        'problem': problem,
-        'estimator': name,
-        'k': k,
-        'M': m,
-        'evaluations': evaluations(k, m),
-        'variance': variance,
-        'variance_times_calls': variance * evaluations(k, m),
-        'bias': bias if name.startswith(BIASED) else '',
-        'draws': num_draws,
-        'steps': num_steps,
-        'seed': _SEED.value,
-      }
-    )
+  work = [
+    (problem, name, k, m)
+    for problem in problems
+    for name in names
+    for k, m in splits
+    if is_needed(name, k, m) and (problem, name, k, m) not in done
+  ]
+  last, made = None, None
+  for problem, name, k, m in tqdm.tqdm(work, disable=None):
+    if problem != last:
+      last, made = problem, make_problem(problem, _SEED.value)
+    rows.append(row_of(problem, made, name, k, m, num_draws, num_steps))
     write(rows, output_dir)
   plot(rows, output_dir)
   show(rows)
