@@ -166,6 +166,13 @@ def test_what_make_demo_runs_is_a_short_form_of_an_example():
 
 
 @pytest.mark.parametrize('page', TEXTS)
+def test_every_fence_is_closed(page):
+  fences = re.findall(r'^ *```.*', TEXTS[page], re.MULTILINE)
+  for start, end in zip(fences[::2], fences[1::2], strict=True):
+    assert end.strip() == '```', f'{start} ... {end}'
+
+
+@pytest.mark.parametrize('page', TEXTS)
 def test_links_lead_somewhere(page):
   folder = (ROOT / page).parent
   for link in re.findall(r'\]\(([^)]+)\)', TEXTS[page]):
