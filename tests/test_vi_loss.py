@@ -583,6 +583,11 @@ def test_target_and_surrogate_must_be_what_they_are():
     loss_of(ZERO, [Q])
 
 
+def test_an_estimator_must_be_passed_by_its_name():
+  with raises(TypeError, 'gradient_estimator'):
+    tfp_rb.vi.monte_carlo_variational_loss(ZERO, Q, tfp_rb.Exact())
+
+
 def test_a_named_tuple_is_passed_whole_a_list_is_spread():
   pair = collections.namedtuple('pair', 'a b')
   q = tfd.JointDistributionNamed(

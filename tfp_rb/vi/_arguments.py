@@ -38,6 +38,7 @@ tfd = tfp.distributions
 def check_arguments(
   target: Any,
   surrogate: Any,
+  sample_size: Any,
   discrepancy_fn: Any,
   estimator: Any,
   stopped: Any,
@@ -56,6 +57,11 @@ def check_arguments(
     raise TypeError(
       '`surrogate_posterior` must be a `tfp.distributions.Distribution`; got '
       f'{surrogate!r}. Pass the distribution itself.'
+    )
+  if hasattr(sample_size, 'sample_atoms'):
+    raise TypeError(
+      f'`sample_size` must be a Python int; got {sample_size!r}. Pass an '
+      'estimator by its name, `gradient_estimator=`.'
     )
   # Users of `tfp.vi` may pass an entry of TFP's enumeration.
   if isinstance(estimator, tfp.vi.GradientEstimators):

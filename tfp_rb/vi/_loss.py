@@ -176,6 +176,7 @@ def monte_carlo_variational_loss(
   check_arguments(
     exact_loss or target,
     surrogate_posterior,
+    sample_size,
     discrepancy_fn,
     gradient_estimator,
     stopped_surrogate_posterior,
