@@ -420,7 +420,7 @@ def test_the_variance_of_a_pool_of_many_values_is_an_estimate():
   def loss(seed):
     q = tfd.Categorical(logits=variable)
     f = look_up(cost)
-    return tfp_rb.expectation(f, q, found.estimator, seed=seed)
+    return tf.reduce_sum(tfp_rb.expectation(f, q, found.estimator, seed=seed))
 
   low, high = diagnostics.sampled_moments(
     loss, [variable], num_pairs=300, seed=1

@@ -196,7 +196,7 @@ def test_the_example_writes_tables_and_a_figure(tmp_path):
   again = scripts.run_command(
     'examples/studies/switching_dynamics.py', *arguments
   )
-  table = lambda text: text.split('Figures')[0]
+  table = lambda text: text.split('The figure')[0]
   assert table(again) == table(printed)
 
 
