@@ -410,7 +410,10 @@ def check_random_problem(problem):
   np.testing.assert_allclose(np.sum(atoms.weights), 1.0, rtol=1e-12)
   outcomes = enumerate_outcomes(
     # Two draws, and one more for each of five atoms, have 4^7 outcomes.
-    estimator, build, parameters, most_outcomes=4**7
+    estimator,
+    build,
+    parameters,
+    most_outcomes=4**7,
   )
   # The closed form does not use the library, and it is cheaper.
   probs, costs = special.softmax(logits), cost.numpy()
