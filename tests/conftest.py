@@ -42,9 +42,9 @@ LONG = (
 )
 
 
-# If a test has more cases than this, `make test` runs a sixth of them, but at
+# If a test has more cases than this, `make test` runs an eighth of them, but at
 # least this number.
-MOST_CASES = 6
+MOST_CASES = 5
 
 
 # This runs before the slow tests are deselected.
@@ -59,7 +59,7 @@ def pytest_collection_modifyitems(items):
       # Each run selects the same cases. Different tests leave out different
       # cases, so every distribution and every estimator takes part.
       group.sort(key=lambda item: zlib.crc32(item.nodeid.encode()))
-      for item in group[max(MOST_CASES, len(group) // 6) :]:
+      for item in group[max(MOST_CASES, len(group) // 8) :]:
         item.add_marker(pytest.mark.slow)
 
 

@@ -454,7 +454,9 @@ def test_the_number_of_draws_does_not_change_how_often_functions_are_traced():
   assert calls_of(2) == calls_of(20) <= 2
 
 
-@pytest.mark.parametrize('jit_compile', [False, True])
+@pytest.mark.parametrize(
+  'jit_compile', [False, pytest.param(True, marks=pytest.mark.slow)]
+)
 def test_several_draws_have_the_mean_of_the_gradients(jit_compile, monkeypatch):
   # A Dirichlet draws gammas, which XLA cannot differentiate after a loop.
   variables = [*chain_variables(), tf.Variable(np.ones([K, K]) + np.eye(K))]
