@@ -219,7 +219,7 @@ from tfp_rb import models
 one = tf.distribute.get_strategy()
 two = tf.distribute.MirroredStrategy(['CPU:0', 'CPU:1'])
 
-# The averages of a loop of one's own. A draw is always 0, so `f` is its row.
+# The averages of a custom loop. A draw is always 0, so `f` is its row.
 rows = tf.constant([1.0, 2.0, 5.0, 11.0])
 halves = two.experimental_distribute_values_from_function(
   lambda c: tf.split(rows, 2)[c.replica_id_in_sync_group]

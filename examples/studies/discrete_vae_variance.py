@@ -136,13 +136,14 @@ def mean_gradient(model, pixels, number, is_compiled):
   estimator = tfp_rb.REINFORCE(
     baselines.LeaveOneOut(), num_samples=REFERENCE_DRAWS
   )
+  num_pairs = max(number // 2, 2)
   moments = diagnostics.sampled_moments(
     loss_of(model, estimator, pixels, is_compiled),
     model.encoder.trainable_variables,
-    num_pairs=max(number // 2, 2),
+    num_pairs=num_pairs,
     seed=2,
   )
-  return moments.mean, moments.variance / (2 * max(number // 2, 2))
+  return moments.mean, moments.variance / (2 * num_pairs)
 
 
 def measure(model, pixels, reference, num_pairs, is_compiled):
